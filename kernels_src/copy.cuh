@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+// From a token to its keys: which columns this block reads, which slot each names, and the ring that brings the rows in.
+
+// The columns of one token that this block handles.
+struct key_range {
+    const int *indices; // of the token; NULL: column j is position j
+    const int *table;   // block table row of the token; NULL: positions are slots
+    int begin, end;     // columns
+};
+
+SMLA_FN key_range token_keys(const smla_params &p, int token, int split)
+{
+    const smla_cache_params &cache = p.cache;
+    const int row = token / p.q_len;
+    const int request = p.request_of_token ? uniform(load_constant(p.request_of_token + token)) : row;
+    key_range keys = {nullptr, nullptr, 0, 0};
+    if (request < 0 || request >= p.num_requests)
+        return keys;
+    int length = cache.topk;
+    if (cache.lengths) {
+        const int given = load_constant(cache.lengths + (cache.lengths_per_request ? request : token));
+        length = given < 0 ? 0 : given < length ? given : length;
+    }
+    if (cache.indices)
+        keys.indices = cache.indices + row * cache.indices_request_stride +
+                       (token - row * p.q_len) * cache.indices_token_stride;
+    if (cache.block_table)
+        keys.table = cache.block_table + request * cache.block_table_stride;
+
+    // Equal parts in units of one tile per key group; a function of the row's own length and the number of splits.
+    constexpr int UNIT = TILE * KEY_GROUPS;
+    const int units = (length + UNIT - 1) / UNIT;
+    const int part = (units + p.num_splits - 1) / p.num_splits * UNIT;
+    const i64 begin = (i64)split * part, end = begin + part;
+    keys.begin = uniform(begin < length ? (int)begin : length);
+    keys.end = uniform(end < length ? (int)end : length);
+    return keys;
+}
+
+// What the index list says of a column; -1 past the end.
+SMLA_FN int column_index(const key_range &keys, int column)
+{
+    if (column >= keys.end)
+        return -1;
+    return keys.indices ? load_constant(keys.indices + column) : column;
+}
+
+// Address of the row that an index names; NULL when it is masked. The blocks of the first heads count a fault for a slot
+// or page that is not there.
+SMLA_FN const u8 *row_address(const smla_params &p, const key_range &keys, int index)
+{
+    const smla_cache_params &cache = p.cache;
+    if (index < 0)
+        return nullptr;
+    u32 page = (u32)index / (u32)cache.page_size;
+    const u32 row = (u32)index - page * (u32)cache.page_size;
+    bool there = true;
+    if (keys.table) {
+        there = page < (u32)cache.block_table_width;
+        const int entry = there ? load_constant(keys.table + page) : -1;
+        there = entry >= 0;
+        page = (u32)entry;
+    }
+    if (!there || (i64)page * cache.page_size + row >= cache.num_slots) {
+        if (p.fault_count && block_part() < p.num_splits)
+            atomic_increment(p.fault_count);
+        return nullptr;
+    }
+    return cache.data + (i64)page * cache.page_stride + (i64)row * cache.row_stride;
+}
+
+// The stages of one key group.
+struct key_ring {
+    u8 *tiles;
+    u64 *full, *empty;
+    u32 *masks; // bit r: row r of the tile is a valid key
+};
+
+SMLA_FN key_ring ring_of(int key_group)
+{
+    u8 *shared = shared_buffer();
+    u64 *barriers = (u64 *)(shared + BARRIERS_AT) + key_group * STAGES;
+    return {shared + RING_AT + key_group * STAGES * TILE_BYTES, barriers, barriers + KEY_GROUPS * STAGES,
+            (u32 *)(shared + MASKS_AT) + key_group * STAGES};
+}
+
+// By one thread, before the block's first barrier.
+SMLA_FN void init_rings()
+{
+    const key_ring ring = ring_of(0);
+    for (int i = 0; i < KEY_GROUPS * STAGES; i++) {
+        mbarrier_init(ring.full + i, SMLA_BULK ? 1 : 33); // 33: every lane's copies and lane 0's mask
+        mbarrier_init(ring.empty + i, RING_WARPS);
+    }
+    mbarrier_init_fence();
+}
+
+SMLA_FN void zero_row(u8 *row, int lane)
+{
+    for (int unit = lane; unit < ROW_UNITS; unit += 32)
+        *(float4_t *)(row + unit * 16) = float4_t{0, 0, 0, 0};
+}
+
+// Starts the copies of one tile into a free stage. Lanes 0 to 15 bring the address of their row, or NULL. A masked row
+// reads as zero, scales included: its weight of zero alone would not do, since stale bytes may be NaN. A tile without
+// a valid key is left as it is and its mask says so. `any_row` stands for masked sources, of which nothing is read.
+SMLA_FN void copy_tile(const key_ring &ring, int stage, const u8 *row, const u8 *any_row, int lane)
+{
+    u8 *tile = ring.tiles + stage * TILE_BYTES;
+    const u32 valid = ballot(lane < TILE && row != nullptr);
+    if (lane == 0)
+        ring.masks[stage] = valid;
+#if SMLA_BULK
+    if (valid != 0 && valid != 0xFFFF) {
+        for (int r = 0; r < TILE; r++)
+            if (!(valid >> r & 1))
+                zero_row(tile + r * ROW_BYTES, lane);
+        fence_bulk_copies();
+    }
+    sync_warp();
+    if (lane == 0)
+        mbarrier_arrive_expect(ring.full + stage, count_bits(valid) * ROW_READ);
+    sync_warp();
+    const bool elected = elect_lane();
+#pragma unroll 8
+    for (int r = 0; r < TILE; r++) {
+        const u8 *source = (const u8 *)shuffle((i64)row, r);
+        if (elected && (valid >> r & 1))
+            bulk_copy(tile + r * ROW_BYTES, source, ROW_READ, ring.full + stage);
+    }
+#else
+    if (valid != 0) {
+        // The whole warp takes every turn, for the shuffle.
+#pragma unroll 4
+        for (int first = 0; first < TILE * ROW_UNITS; first += 32) {
+            const int unit = first + lane, r = unit / ROW_UNITS, at = (unit - r * ROW_UNITS) * 16;
+            const u8 *source = (const u8 *)shuffle((i64)row, r & 15);
+            if (unit < TILE * ROW_UNITS)
+                copy16(tile + r * ROW_BYTES + at, source ? source + at : any_row, source ? 16 : 0);
+        }
+    }
+    mbarrier_arrive_copies(ring.full + stage);
+    if (lane == 0)
+        mbarrier_arrive(ring.full + stage);
+#endif
+}

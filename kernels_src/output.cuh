@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: Apache-2.0
+// From a warp's unnormalised output to the caller's tensors: key groups of a block add theirs through shared memory,
+// parts of a token (splits) through the workspace, where the last block to arrive merges all of them in fixed order.
+
+// What a block works on.
+struct block_place {
+    int token, first_head, split;
+    int row; // of parts and counters: token * head blocks + head block
+};
+
+SMLA_FN block_place place_of_block(const smla_params &p)
+{
+    const int token = block_token(), head_block = block_part() / p.num_splits;
+    return {token, head_block * HEADS, block_part() - head_block * p.num_splits,
+            token * ((p.num_heads + HEADS - 1) / HEADS) + head_block};
+}
+
+// Where results go: the caller's out, or this block's partial.
+struct destination {
+    u8 *first; // head 0 of the block
+    i64 head_stride; // elements
+    int dtype;
+    int heads; // of the block that exist
+};
+
+SMLA_FN void store_pair(const destination &to, int head, int dim, float x, float y)
+{
+    const i64 element = head * to.head_stride + dim;
+    if (head >= to.heads)
+        return;
+    if (to.dtype == SMLA_F32) {
+        float *out = (float *)to.first + element;
+        out[0] = x;
+        out[1] = y;
+    } else {
+        *(u32 *)(to.first + 2 * element) = to.dtype == SMLA_BF16 ? pack_bf16(x, y) : pack_f16(x, y);
+    }
+}
+
+SMLA_FN void store_four(const destination &to, int head, int dim, const float4_t &v)
+{
+    const i64 element = head * to.head_stride + dim;
+    if (head >= to.heads)
+        return;
+    if (to.dtype == SMLA_F32)
+        *(float4_t *)(to.first + 4 * element) = v;
+    else if (to.dtype == SMLA_BF16)
+        *(word_pair *)(to.first + 2 * element) = {pack_bf16(v.x, v.y), pack_bf16(v.z, v.w)};
+    else
+        *(word_pair *)(to.first + 2 * element) = {pack_f16(v.x, v.y), pack_f16(v.z, v.w)};
+}
+
+// One C fragment of the output, two neighbouring dims at a time. Flat rows have dims g and g + 8 in a lane: even and odd
+// g trade one of them.
+SMLA_FN void store_fragment(const destination &to, int first_head, int first_dim, const float4_t &c,
+                            const warp_place &at)
+{
+    const int head = first_head + 2 * at.t;
+    if (FP8) {
+        store_pair(to, head, first_dim + 2 * at.g, c.x, c.z);
+        store_pair(to, head + 1, first_dim + 2 * at.g, c.y, c.w);
+    } else {
+        const bool odd = at.g & 1;
+        const float x = shuffle_xor(odd ? c.x : c.z, 4), y = shuffle_xor(odd ? c.y : c.w, 4);
+        const int dim = first_dim + (odd ? 8 + at.g - 1 : at.g);
+        store_pair(to, head, dim, odd ? x : c.x, odd ? c.z : x);
+        store_pair(to, head + 1, dim, odd ? y : c.y, odd ? c.w : y);
+    }
+}
+
+// ---- the caller's view of a row: sink, lse, empty rows
+
+// What the sink leaves of the output; lse2 is in base 2, without the sink.
+SMLA_FN float sink_factor(const smla_params &p, int head, float lse2)
+{
+    return p.sink ? 1.0f / (1.0f + exp2_fast(load_constant(p.sink + head) * LOG2_E - lse2)) : 1.0f;
+}
+
+SMLA_FN void store_lse(const smla_params &p, int token, int head, float lse2)
+{
+    if (!p.lse)
+        return;
+    const bool empty = lse2 == -infinity();
+    if (p.sink && (p.flags & SMLA_LSE_WITH_SINK)) {
+        const float sink2 = load_constant(p.sink + head) * LOG2_E;
+        const float high = larger(lse2, sink2), low = smaller(lse2, sink2);
+        if (empty || (low == -infinity() && lse2 == lse2))
+            lse2 = high;
+        else if (lse2 == lse2 && high < infinity())
+            lse2 = high + log2_accurate(1.0f + exp2_fast(low - high));
+        else
+            lse2 = lse2 == lse2 ? high : lse2;
+    } else if (empty && (p.flags & SMLA_LSE_EMPTY_POSINF)) {
+        lse2 = infinity();
+    }
+    const int row = token / p.q_len;
+    p.lse[row * p.lse_stride.request + (token - row * p.q_len) * p.lse_stride.token + head * p.lse_stride.head] =
+        p.flags & SMLA_LSE_BASE2 ? lse2 : lse2 * LN_2;
+}
+
+SMLA_FN destination caller_output(const smla_params &p, int token, int first_head)
+{
+    const int row = token / p.q_len;
+    const i64 element = row * p.out_stride.request + (token - row * p.q_len) * p.out_stride.token +
+                        first_head * p.out_stride.head;
+    return {(u8 *)p.out + element * (p.out_dtype == SMLA_F32 ? 4 : 2), p.out_stride.head, p.out_dtype,
+            p.num_heads - first_head};
+}
+
+// ---- parts
+
+// Index of a part in the workspace, in units of HEADS heads.
+SMLA_FN i64 part_index(const smla_params &p, int row, int split)
+{
+    return (i64)row * p.num_splits + split;
+}
+
+SMLA_FN destination partial_output(const smla_params &p, const block_place &block)
+{
+    return {(u8 *)(p.partials + part_index(p, block.row, block.split) * (HEADS * LATENT)), LATENT, SMLA_F32,
+            p.num_heads - block.first_head};
+}
+
+// ---- heads: softmax sums of the block's key groups, and what multiplies each output
+
+struct head_total {
+    float reference, sum; // then: reference of the block, factor of the output
+};
+
+SMLA_FN head_total *totals_of(int warp)
+{
+    return (head_total *)(shared_buffer() + STATS_AT) + warp * GROUP_HEADS;
+}
+
+SMLA_FN float sum_of_tile(float own)
+{
+    for (int mask = 4; mask < 32; mask *= 2)
+        own += shuffle_xor(own, mask);
+    return own;
+}
+
+// One thread per head and half: totals over the key groups, left in place of the first group's. Stores the lse of the
+// row, or of this part.
+SMLA_FN void finish_head(const smla_params &p, const block_place &block, int rank, int head_of_group)
+{
+    head_total *first = totals_of(rank) + head_of_group;
+    constexpr int STEP = RING_WARPS * GROUP_HEADS;
+    float reference = LOWEST, sum = 0;
+    for (int group = 0; group < KEY_GROUPS; group++)
+        reference = larger(reference, first[group * STEP].reference);
+    for (int group = 0; group < KEY_GROUPS; group++)
+        sum += first[group * STEP].sum * exp2_fast(first[group * STEP].reference - reference);
+    const int in_block = rank / DIM_SPLIT * GROUP_HEADS + head_of_group, head = block.first_head + in_block;
+    if (head >= p.num_heads)
+        return;
+    const float lse2 = sum == 0.0f ? -infinity() : reference + log2_accurate(sum);
+    float factor = sum == 0.0f ? 0.0f : 1.0f / sum;
+    if (sum != 0.0f && p.num_splits == 1)
+        factor *= sink_factor(p, head, lse2);
+    *first = {reference, factor};
+    if (rank % DIM_SPLIT != 0)
+        return;
+    if (p.num_splits == 1)
+        store_lse(p, block.token, head, lse2);
+    else
+        p.partial_lse[part_index(p, block.row, block.split) * HEADS + in_block] = lse2;
+}
+
+// Every warp of the block takes part.
+SMLA_FN void finish_heads(const smla_params &p, const block_place &block, int warp, const warp_place &at)
+{
+#pragma unroll
+    for (int n = 0; n < N_TILES; n++)
+#pragma unroll
+        for (int c = 0; c < 2; c++) {
+            const int head = 8 * n + 2 * at.t + c;
+            const float sum = sum_of_tile(at.sum[2 * n + c]);
+            if (at.g == 0)
+                totals_of(warp)[head] = {at.reference[head], sum};
+        }
+    sync_block();
+    if (thread_index() < RING_WARPS * GROUP_HEADS)
+        finish_head(p, block, thread_index() / GROUP_HEADS, thread_index() % GROUP_HEADS);
+    sync_block();
+}
+
+// Brings the output to its final size: to the block's reference, value factors taken out, divided by the sum.
+SMLA_FN void scale_output(output_fragments &out, int warp, const warp_place &at)
+{
+#pragma unroll
+    for (int n = 0; n < N_TILES; n++)
+#pragma unroll
+        for (int c = 0; c < 2; c++) {
+            const int head = 8 * n + 2 * at.t + c;
+            const head_total total = totals_of(warp % RING_WARPS)[head];
+            const float scale = exp2_fast(at.reference[head] - total.reference) * total.sum;
+            float by[WARP_SCALE_GROUPS];
+            // A value factor is a power of two between 2^-126 and 2^120: its inverse is exact.
+            for (int b = 0; b < WARP_SCALE_GROUPS; b++)
+                by[b] = FP8 ? as_float((254u << 23) - as_bits(at.value_factor[head * WARP_SCALE_GROUPS + b])) * scale
+                            : scale;
+#pragma unroll
+            for (int i = 0; i < WARP_VALUE_TILES; i++) {
+                out.of[i][n][c] *= by[i * 16 / SCALE_GROUP_DIMS];
+                out.of[i][n][2 + c] *= by[i * 16 / SCALE_GROUP_DIMS];
+            }
+        }
+}
+
+// ---- output
+
+// Adds the key groups' outputs and stores them, by way of the ring's bytes: first every warp puts its fragments there,
+// then each takes some of them from all key groups, in order.
+SMLA_FN void store_output(const output_fragments &out, const destination &to, int warp, const warp_place &at)
+{
+    float4_t *staged = (float4_t *)(shared_buffer() + RING_AT) + at.lane;
+#pragma unroll
+    for (int round = 0; round < OUT_ROUNDS; round++) {
+        sync_block();
+#pragma unroll
+        for (int i = 0; i < ROUND_FRAGMENTS; i++) {
+            const int fragment = round * ROUND_FRAGMENTS + i;
+            const float(&c)[4] = out.of[fragment / N_TILES][fragment % N_TILES];
+            staged[(warp * ROUND_FRAGMENTS + i) * 32] = float4_t{c[0], c[1], c[2], c[3]};
+        }
+        sync_block();
+#pragma unroll 1
+        for (int unit = warp; unit < RING_WARPS * ROUND_FRAGMENTS; unit += WARPS) {
+            float4_t sum = {0, 0, 0, 0};
+#pragma unroll
+            for (int group = 0; group < KEY_GROUPS; group++) {
+                const float4_t part = staged[(group * RING_WARPS * ROUND_FRAGMENTS + unit) * 32];
+                sum = float4_t{sum.x + part.x, sum.y + part.y, sum.z + part.z, sum.w + part.w};
+            }
+            const int rank = unit / ROUND_FRAGMENTS, fragment = round * ROUND_FRAGMENTS + unit % ROUND_FRAGMENTS;
+            const int head = rank / DIM_SPLIT * GROUP_HEADS + fragment % N_TILES * 8;
+            const int dim = rank % DIM_SPLIT * (LATENT / DIM_SPLIT) + fragment / N_TILES * 16;
+            store_fragment(to, head, dim, sum, at);
+        }
+    }
+}
+
+// ---- merge of the parts of a row
+
+// One lane's part of a head, or several in turn where the width is not bounded.
+constexpr int MAX_PARTS = TOPK_MAX ? 32 : 1 << 20;
+
+// The lse of every part becomes its weight, [head][split], with the sink in it; stores the lse of the row.
+SMLA_FN void weigh_parts(const smla_params &p, float *weight, const block_place &block, int warp, int lane)
+{
+    const int parts = p.num_splits < MAX_PARTS ? p.num_splits : MAX_PARTS;
+    for (int head = warp; head < HEADS && block.first_head + head < p.num_heads; head += WARPS) {
+        float *own = weight + head * parts;
+        float largest = LOWEST, sum = 0;
+        for (int split = lane; split < parts; split += 32)
+            largest = larger(largest, own[split]);
+        for (int mask = 1; mask < 32; mask *= 2)
+            largest = larger(largest, shuffle_xor(largest, mask));
+        for (int split = lane; split < parts; split += 32)
+            sum += own[split] = exp2_fast(own[split] - largest);
+        for (int mask = 1; mask < 32; mask *= 2)
+            sum += shuffle_xor(sum, mask);
+        const float lse2 = sum == 0.0f ? -infinity() : largest + log2_accurate(sum);
+        const float factor = sum == 0.0f ? 0.0f : sink_factor(p, block.first_head + head, lse2) / sum;
+        for (int split = lane; split < parts; split += 32)
+            own[split] *= factor;
+        if (lane == 0)
+            store_lse(p, block.token, block.first_head + head, lse2);
+    }
+}
+
+// Sums MERGE_UNITS groups of 4 dims at a time, so that as many loads are under way. A part of weight 0 is not read:
+// nothing was written there.
+constexpr int MERGE_UNITS = 8;
+constexpr int HEAD_UNITS = LATENT / 4;
+
+SMLA_FN void merge_units(const smla_params &p, const float *weight, const float *parts, int first,
+                         const destination &to)
+{
+    float4_t sum[MERGE_UNITS] = {};
+#pragma unroll 2
+    for (int split = 0; split < p.num_splits; split++) {
+#pragma unroll
+        for (int i = 0; i < MERGE_UNITS; i++) {
+            const int unit = first + i * THREADS, head = unit / HEAD_UNITS;
+            const float w = head < to.heads && head < HEADS ? weight[head * p.num_splits + split] : 0.0f;
+            const float *from = parts + (i64)split * (HEADS * LATENT) + unit * 4;
+            const float4_t part = w != 0.0f ? load_partial(from) : float4_t{0, 0, 0, 0};
+            sum[i] = float4_t{sum[i].x + w * part.x, sum[i].y + w * part.y, sum[i].z + w * part.z,
+                              sum[i].w + w * part.w};
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < MERGE_UNITS; i++) {
+        const int unit = first + i * THREADS, head = unit / HEAD_UNITS, dim = unit % HEAD_UNITS * 4;
+        if (head < HEADS)
+            store_four(to, head, dim, sum[i]);
+    }
+}
+
+// By the last block of a row: the sum of its parts, in the order of the parts.
+SMLA_FN void merge_parts(const smla_params &p, const block_place &block, int warp, int lane)
+{
+    float *weight = (float *)(shared_buffer() + RING_AT);
+    const float *lse = p.partial_lse + part_index(p, block.row, 0) * HEADS;
+    for (int i = thread_index(); i < HEADS * p.num_splits; i += THREADS)
+        weight[i % HEADS * p.num_splits + i / HEADS] = load_partial_1(lse + i);
+    sync_block();
+    weigh_parts(p, weight, block, warp, lane);
+    sync_block();
+    const destination to = caller_output(p, block.token, block.first_head);
+    const float *parts = p.partials + part_index(p, block.row, 0) * (HEADS * LATENT);
+    for (int first = thread_index(); first < HEADS * HEAD_UNITS; first += THREADS * MERGE_UNITS)
+        merge_units(p, weight, parts, first, to);
+}
+
+// Stores this block's part and, in the last block of the row to do so, the merged row.
+SMLA_FN void finish_part(const smla_params &p, const block_place &block, int warp, int lane)
+{
+    u32 *is_last = (u32 *)(shared_buffer() + FLAG_AT);
+    sync_block();
+    if (thread_index() == 0)
+        *is_last = arrive_at_counter(p.counters + block.row) == (u32)p.num_splits - 1;
+    sync_block();
+    if (!*is_last)
+        return;
+    merge_parts(p, block, warp, lane);
+    if (thread_index() == 0)
+        p.counters[block.row] = 0;
+}

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is compiled in, and where everything lies.
+//
+// A block serves HEADS heads of one token over one part of its keys. Its warps form KEY_GROUPS key groups; each walks its
+// own stream of tiles of 16 keys through a ring of STAGES shared-memory stages. Within a key group, HEAD_GROUPS head
+// groups of DIM_SPLIT warps each: the warps of a head group share N_TILES * 8 heads and split the dims of every row, for
+// the scores (partial sums, exchanged) and for the output (each owns its value dims).
+//
+// Keys are the rows (M) and heads the columns (N) of every product. With lane = 4 * g + t, an m16n8k16 fragment is
+//
+//     A: a[0] = (row g,   k 2t..2t+1)   a[2] = (row g,   k 2t+8..2t+9)      C: c[0] = (row g,   column 2t)
+//        a[1] = (row g+8, k 2t..2t+1)   a[3] = (row g+8, k 2t+8..2t+9)         c[1] = (row g,   column 2t+1)
+//     B: b[0] = (k 2t..2t+1, column g)  b[1] = (k 2t+8..2t+9, column g)        c[2], c[3]: the same of row g+8
+//
+//     S^T [16 keys x heads]  = K [16 keys x dims] . Q^T            A: ldmatrix of rows as they lie
+//     O^T [dims x heads]    += V^T [dims x 16 keys] . P^T          A: ldmatrix.trans of the same rows; B: C of S^T,
+//                                                                     transposed in registers
+//
+// fp8 rows: a 32-bit word of ldmatrix holds 4 neighbouring dims 4t..4t+3. They become k 2t, 2t+1, 2t+8, 2t+9, and Q is
+// stored in that order, so no lane exchanges anything. Transposed, a word holds dims 2g, 2g+1 of two keys; dim 2g goes
+// to output row g and 2g+1 to row g+8.
+
+constexpr bool FP8 = SMLA_FORMAT == 0;
+constexpr bool BF16 = SMLA_FORMAT == 2;
+constexpr bool F16 = SMLA_FORMAT == 3;
+
+constexpr int LATENT = SMLA_LATENT;
+constexpr int ROPE = SMLA_ROPE;
+constexpr int HEAD_GROUPS = SMLA_HEAD_GROUPS;
+constexpr int DIM_SPLIT = SMLA_DIM_SPLIT;
+constexpr int KEY_GROUPS = SMLA_KEY_GROUPS;
+constexpr int STAGES = SMLA_STAGES;
+constexpr int TOPK_MAX = SMLA_TOPK_MAX; // 0: any
+
+constexpr int TILE = 16; // keys
+constexpr int N_TILES = DIM_SPLIT;
+constexpr int GROUP_HEADS = 8 * N_TILES;
+constexpr int HEADS = HEAD_GROUPS * GROUP_HEADS;
+constexpr int RING_WARPS = HEAD_GROUPS * DIM_SPLIT;
+constexpr int WARPS = KEY_GROUPS * RING_WARPS;
+constexpr int THREADS = 32 * WARPS;
+
+// The latent dims are handled in 4 scale groups, each with its own key scale (fp8), query exponent and accumulator.
+constexpr int SCALE_GROUPS = 4;
+constexpr int WARP_SCALE_GROUPS = SCALE_GROUPS / DIM_SPLIT;
+constexpr int SCALE_GROUP_DIMS = LATENT / SCALE_GROUPS;
+constexpr int GROUP_STEPS = SCALE_GROUP_DIMS / 16; // of k = 16
+constexpr int ROPE_STEPS = ROPE / DIM_SPLIT / 16;
+constexpr int WARP_VALUE_TILES = LATENT / DIM_SPLIT / 16; // of 16 dims
+
+// A row in shared memory: latent, scales (fp8), rope. An odd number of 16-byte units keeps ldmatrix free of conflicts.
+constexpr int ELEMENT_BYTES = FP8 ? 1 : 2;
+constexpr int SCALE_OFFSET = LATENT * ELEMENT_BYTES;
+constexpr int ROPE_OFFSET = SCALE_OFFSET + (FP8 ? 4 * SCALE_GROUPS : 0);
+constexpr int ROW_READ = ROPE_OFFSET + 2 * ROPE;
+constexpr int ROW_UNITS = ROW_READ / 16;
+constexpr int ROW_BYTES = (ROW_UNITS | 1) * 16;
+constexpr int TILE_BYTES = TILE * ROW_BYTES;
+
+// A stage is refilled REFILL_LAG tiles after its tile: a warp alone with its ring knows that it is done with the last
+// one; where several share a ring, refilling the last one would make the copying warp wait for the slowest.
+constexpr int REFILL_LAG = RING_WARPS == 1 || STAGES < 5 ? 1 : STAGES < 8 ? 2 : 3;
+constexpr int COPY_AHEAD = STAGES - REFILL_LAG;
+
+// Shared memory, in this order. src/variant.c computes the same total.
+constexpr int RING_AT = 0;
+constexpr int EXCHANGE_AT = RING_AT + KEY_GROUPS * STAGES * TILE_BYTES; // partial scores, two buffers per warp
+constexpr int EXCHANGE_FLOATS = DIM_SPLIT == 1 ? 0 : 32 * 4 * N_TILES;
+constexpr int QUERY_FACTOR_AT = EXCHANGE_AT + WARPS * 2 * 4 * EXCHANGE_FLOATS; // [head][scale group]
+constexpr int ROPE_FACTOR_AT = QUERY_FACTOR_AT + 4 * HEADS * SCALE_GROUPS;     // [head][half]
+constexpr int ROPE_QUERY_AT = ROPE_FACTOR_AT + 4 * HEADS * DIM_SPLIT;      // fragments of [head][rope dim], 16 bits
+constexpr int VALUE_FACTOR_AT = ROPE_QUERY_AT + 2 * HEADS * ROPE;          // [warp][head of group][its scale group]
+constexpr int REFERENCE_AT = VALUE_FACTOR_AT + 4 * WARPS * 32;          // [warp][head of group]
+constexpr int SUM_AT = REFERENCE_AT + 4 * WARPS * GROUP_HEADS;          // [warp][lane][n][c]
+constexpr int STATS_AT = SUM_AT + 4 * WARPS * 32 * 2 * N_TILES;         // [warp][head of group] head_total
+constexpr int BARRIERS_AT = STATS_AT + 8 * WARPS * GROUP_HEADS;   // full, then empty: [key group][stage]
+constexpr int MASKS_AT = BARRIERS_AT + 16 * KEY_GROUPS * STAGES; // [key group][stage]
+constexpr int FLAG_AT = MASKS_AT + 4 * KEY_GROUPS * STAGES;
+constexpr int SHARED_BYTES = FLAG_AT + 16;
+static_assert(SHARED_BYTES == SMLA_SHARED_BYTES, "src/variant.c and this file disagree");
+static_assert(COPY_AHEAD >= 1, "too few stages");
+static_assert(GROUP_HEADS * WARP_SCALE_GROUPS == 32, "a value factor per lane");
+
+// At the end the warps' outputs pass through the bytes of the ring, a float4 per lane and fragment, in as many rounds as
+// it takes.
+constexpr int OUT_FRAGMENTS = WARP_VALUE_TILES * N_TILES;
+constexpr int OUT_BYTES = WARPS * OUT_FRAGMENTS * 512;
+constexpr int OUT_ROUNDS = OUT_BYTES <= EXCHANGE_AT ? 1 : OUT_BYTES <= 2 * EXCHANGE_AT ? 2 : 4;
+constexpr int ROUND_FRAGMENTS = OUT_FRAGMENTS / OUT_ROUNDS;
+static_assert(ROUND_FRAGMENTS * OUT_ROUNDS == OUT_FRAGMENTS && OUT_BYTES <= OUT_ROUNDS * EXCHANGE_AT, "rounds");
+static_assert(GROUP_HEADS * WARP_SCALE_GROUPS == 32, "a value factor per lane");
+static_assert(SCALE_GROUP_DIMS % 16 == 0 && (!FP8 || SCALE_GROUP_DIMS == 128), "latent dims");
+static_assert(ROPE % (16 * DIM_SPLIT) == 0, "rope dims");

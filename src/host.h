@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The host backend: the whole contract in plain C on host pointers. */
+#ifndef SMLA_HOST_H
+#define SMLA_HOST_H
+
+#include "call.h"
+
+/* UNSUPPORTED for formats whose table entry says so; OUT_OF_MEMORY for its scratch rows. */
+sparse_mla_status smla_host_decode(const struct smla_call *call);
+
+#endif

@@ -1,0 +1,288 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "plan.h"
+
+#include "format.h"
+#include "params.h"
+
+#include <string.h>
+
+enum {
+    TILE = 16,           /* keys */
+    MAX_BLOCK_OCTETS = 8, /* 64 heads: a block's eight warps */
+    MAX_STAGES = 16,
+    RESERVED_SHARED = 1024, /* per block, by the driver */
+    WAVES_OF_PARTS = 4,     /* parts of split tokens, in units of resident blocks */
+    MAX_PARTS = 32,         /* per token, where the width is bounded: a lane each; as in kernels_src/output.cuh */
+};
+
+static const size_t MAX_WORKSPACE = (size_t)64 << 20;
+
+/* ---- variant */
+
+int smla_profile_of(int compute_capability)
+{
+    if (compute_capability >= 120)
+        return SPARSE_MLA_PROFILE_SM120;
+    if (compute_capability >= 90)
+        return SPARSE_MLA_PROFILE_SM90;
+    if (compute_capability >= 89)
+        return SPARSE_MLA_PROFILE_SM89;
+    return compute_capability >= 80 ? SPARSE_MLA_PROFILE_SM80 : SPARSE_MLA_PROFILE_AUTO;
+}
+
+static int topk_class(int topk)
+{
+    return topk <= 128 ? 128 : topk <= 512 ? 512 : topk <= 2048 ? 2048 : 0;
+}
+
+static int divide_up(int64_t a, int64_t b)
+{
+    return (int)((a + b - 1) / b);
+}
+
+/* As many stages as fit; false when that is too few to overlap copies with work. */
+static bool fill_stages(struct smla_variant *v)
+{
+    const int limit = smla_profile_shared_limit(v->profile);
+    const int per_block = v->blocks_per_sm == 1 ? limit : (limit + RESERVED_SHARED) / 2 - RESERVED_SHARED;
+    const int least = v->head_groups * v->dim_split == 1 ? 2 : 3;
+    for (v->stages = MAX_STAGES; v->stages >= least; v->stages--)
+        if (smla_variant_shared_bytes(v) <= per_block && smla_variant_valid(v))
+            return true;
+    return false;
+}
+
+/* Eight heads are one warp's columns. Even numbers of octets go in pairs of warps that share every conversion; key
+ * groups fill the block up to eight warps as far as shared memory allows. */
+static void choose_layout(struct smla_variant *v, int num_heads)
+{
+    const int octets = divide_up(num_heads, 8);
+    const int in_block = divide_up(octets, divide_up(octets, MAX_BLOCK_OCTETS));
+    v->dim_split = in_block % 2 == 0 ? 2 : 1;
+    v->head_groups = in_block / v->dim_split;
+    v->blocks_per_sm = 1;
+    for (v->key_groups = 4; v->key_groups > 1; v->key_groups /= 2)
+        if (v->key_groups * in_block <= MAX_BLOCK_OCTETS && fill_stages(v))
+            return;
+    fill_stages(v);
+}
+
+static struct smla_variant choose_variant(int format, int latent_dim, int rope_dim, int num_heads, int topk,
+                                          int profile)
+{
+    struct smla_variant v = {.format = format == SPARSE_MLA_FP8_DS_MLA_NOPE ? SPARSE_MLA_FP8_DS_MLA : format,
+                             .latent_dim = latent_dim,
+                             .rope_dim = rope_dim,
+                             .topk_max = topk_class(topk),
+                             .profile = profile};
+    choose_layout(&v, num_heads);
+    return v;
+}
+
+bool smla_plan_shipped(int profile, int n, struct smla_variant *variant)
+{
+    static const struct {
+        int format, rope_dim;
+    } caches[] = {{SPARSE_MLA_FP8_DS_MLA, 64},
+                  {SPARSE_MLA_FP8_DS_MLA, 0},
+                  {SPARSE_MLA_FLAT_BF16, 64},
+                  {SPARSE_MLA_FLAT_BF16, 0},
+                  {SPARSE_MLA_FLAT_F16, 64}};
+    /* 8 and 64: GLM-5 on eight GPUs and one; 16 and 128 (two blocks of 64): DeepSeek-V3.2. 0: any width, for the
+     * rope-free GLM-5.3-Flash with its tail. */
+    static const struct {
+        int num_heads, topk;
+    } shapes[] = {{8, 2048}, {16, 2048}, {32, 2048}, {64, 2048}, {8, 4096}, {64, 4096}, {24, 512}, {8, 128}};
+    enum { CACHES = sizeof caches / sizeof *caches, SHAPES = sizeof shapes / sizeof *shapes };
+    if (n < 0 || n >= CACHES * SHAPES)
+        return false;
+    *variant = choose_variant(caches[n / SHAPES].format, 512, caches[n / SHAPES].rope_dim, shapes[n % SHAPES].num_heads,
+                              shapes[n % SHAPES].topk, profile);
+    return true;
+}
+
+/* ---- what no kernel does */
+
+static sparse_mla_status unsupported_layout(const struct smla_call *call)
+{
+    const sparse_mla_cache *cache = &call->main_cache;
+    const struct smla_format *format = smla_format_get(cache->format);
+    if (cache->format > SPARSE_MLA_FLAT_F16)
+        return smla_fail(SPARSE_MLA_UNSUPPORTED,
+                         "main_cache.format is %d (%s): the CUDA backend reads fp8_ds_mla and flat bf16 and f16 so far",
+                         (int)cache->format, format->name);
+    const int64_t latent_bytes = (int64_t)call->args.latent_dim * format->flat_element_bytes;
+    if (format->flat_element_bytes && cache->latent_offset_bytes != 0)
+        return smla_fail(SPARSE_MLA_UNSUPPORTED,
+                         "main_cache.latent_offset_bytes is %d: the CUDA backend wants the latent first (0) so far",
+                         (int)cache->latent_offset_bytes);
+    if (format->flat_element_bytes && call->args.rope_dim && cache->rope_offset_bytes != latent_bytes)
+        return smla_fail(SPARSE_MLA_UNSUPPORTED,
+                         "main_cache.rope_offset_bytes is %d: the CUDA backend wants the rope behind the latent (%d) "
+                         "so far",
+                         (int)cache->rope_offset_bytes, (int)latent_bytes);
+    return SPARSE_MLA_OK;
+}
+
+static sparse_mla_status check_supported(const struct smla_call *call)
+{
+    if (call->has_extra)
+        return smla_fail(SPARSE_MLA_UNSUPPORTED, "extra_cache is given: the CUDA backend takes one cache (NULL) so far");
+    if (call->args.q_dtype != SPARSE_MLA_BF16)
+        return smla_fail(SPARSE_MLA_UNSUPPORTED, "q_dtype is %d: the CUDA backend takes bf16 (%d) so far",
+                         (int)call->args.q_dtype, SPARSE_MLA_BF16);
+    const uint32_t later = call->args.flags & (SPARSE_MLA_BATCH_INVARIANT | SPARSE_MLA_PROGRAMMATIC_LAUNCH);
+    if (later)
+        return smla_fail(SPARSE_MLA_UNSUPPORTED, "flags has the bit 0x%x (%s): not in the CUDA backend so far",
+                         (unsigned)later,
+                         later & SPARSE_MLA_BATCH_INVARIANT ? "batch invariant" : "programmatic launch");
+    return unsupported_layout(call);
+}
+
+static sparse_mla_status resolve_profile(int *profile, const struct smla_device_facts *device, int wanted)
+{
+    const int own = smla_profile_of(device->compute_capability);
+    if (own == SPARSE_MLA_PROFILE_AUTO)
+        return smla_fail(SPARSE_MLA_UNSUPPORTED, "the device has compute capability %d.%d: 8.0 or more is needed",
+                         device->compute_capability / 10, device->compute_capability % 10);
+    *profile = wanted == SPARSE_MLA_PROFILE_AUTO ? own : wanted;
+    if ((*profile >= SPARSE_MLA_PROFILE_SM90 && own < SPARSE_MLA_PROFILE_SM90) ||
+        (*profile >= SPARSE_MLA_PROFILE_SM89 && own < SPARSE_MLA_PROFILE_SM89))
+        return smla_fail(SPARSE_MLA_UNSUPPORTED,
+                         "options.profile is %d: a device of compute capability %d.%d cannot run its instructions",
+                         wanted, device->compute_capability / 10, device->compute_capability % 10);
+    if (smla_profile_shared_limit(*profile) > device->shared_per_block)
+        return smla_fail(SPARSE_MLA_UNSUPPORTED,
+                         "options.profile is %d: it needs %d bytes of shared memory per block, the device has %d",
+                         wanted, smla_profile_shared_limit(*profile), device->shared_per_block);
+    return SPARSE_MLA_OK;
+}
+
+/* ---- splits */
+
+static int resident_blocks(const struct smla_plan *plan, const struct smla_device_facts *device)
+{
+    return device->sm_count * plan->variant.blocks_per_sm;
+}
+
+static uint64_t floats_per_part(const struct smla_variant *v)
+{
+    return (uint64_t)smla_variant_heads(v) * ((uint64_t)v->latent_dim + 1);
+}
+
+/* Nanoseconds of a launch with `splits` parts per token, from the H200: what matters is the order, and that it is the
+ * same everywhere. */
+static int64_t predicted_time(const struct smla_plan *plan, int64_t rows, int units, int splits, int resident)
+{
+    enum { BLOCK_START = 3500, TURN = 1000, MERGE = 1500, MERGE_PART = 60 };
+    const int64_t waves = divide_up(rows * splits, resident);
+    const int64_t turns = divide_up(units, splits);
+    const int octets = smla_variant_heads(&plan->variant) / 8;
+    return waves * (BLOCK_START + TURN * turns) + (splits > 1 ? MERGE + (int64_t)MERGE_PART * octets * splits : 0);
+}
+
+static int most_splits(const struct smla_plan *plan, int64_t rows, int units, int resident)
+{
+    const struct smla_variant *v = &plan->variant;
+    const uint64_t part_bytes = 4 * floats_per_part(v);
+    int64_t parts = (int64_t)resident * WAVES_OF_PARTS;
+    if (parts > (int64_t)((MAX_WORKSPACE - SMLA_COUNTER_BYTES) / part_bytes))
+        parts = (int64_t)((MAX_WORKSPACE - SMLA_COUNTER_BYTES) / part_bytes);
+    if (parts > SMLA_COUNTER_BYTES / 4)
+        parts = SMLA_COUNTER_BYTES / 4;
+    int64_t most = parts / rows;
+    const int weights = v->key_groups * v->stages * smla_variant_tile_bytes(v) / (4 * smla_variant_heads(v));
+    if (most > weights)
+        most = weights;
+    if (v->topk_max && most > MAX_PARTS)
+        most = MAX_PARTS;
+    return (int)(most > units ? units : most);
+}
+
+static int choose_splits(const struct smla_plan *plan, int64_t rows, int topk, int resident)
+{
+    const int units = divide_up(topk, (int64_t)TILE * plan->variant.key_groups);
+    const int most = most_splits(plan, rows, units, resident);
+    int best = 1;
+    for (int splits = 2; splits <= most; splits++) {
+        if (divide_up(units, divide_up(units, splits)) != splits)
+            continue; /* a part would stay empty */
+        if (predicted_time(plan, rows, units, splits, resident) < predicted_time(plan, rows, units, best, resident))
+            best = splits;
+    }
+    return best;
+}
+
+void smla_plan_set_splits(struct smla_plan *plan, int num_splits)
+{
+    plan->num_splits = num_splits;
+    plan->grid_y = (uint32_t)(plan->head_blocks * num_splits);
+    plan->partial_floats = 0;
+    plan->workspace_bytes = 0;
+    if (num_splits == 1)
+        return;
+    plan->partial_floats = (uint64_t)plan->grid_x * plan->grid_y * floats_per_part(&plan->variant);
+    plan->workspace_bytes = SMLA_COUNTER_BYTES + 4 * (size_t)plan->partial_floats;
+}
+
+void smla_plan_set_variant(struct smla_plan *plan, const struct smla_call *call, const struct smla_device_facts *device,
+                           const struct smla_variant *variant)
+{
+    plan->variant = *variant;
+    plan->head_blocks = divide_up(call->args.num_heads, smla_variant_heads(variant));
+    plan->shared_bytes = smla_variant_shared_bytes(variant);
+    plan->grid_x = (uint32_t)call->args.num_tokens;
+    const int64_t rows = (int64_t)call->args.num_tokens * plan->head_blocks;
+    smla_plan_set_splits(plan, rows ? choose_splits(plan, rows, call->main_cache.topk, resident_blocks(plan, device)) : 1);
+}
+
+/* ---- plans */
+
+sparse_mla_status smla_plan_make(struct smla_plan *plan, const struct smla_call *call,
+                                 const struct smla_device_facts *device, int profile)
+{
+    const sparse_mla_decode_args *args = &call->args;
+    const sparse_mla_cache *cache = &call->main_cache;
+    memset(plan, 0, sizeof *plan);
+    sparse_mla_status status = resolve_profile(&profile, device, profile);
+    if (status == SPARSE_MLA_OK)
+        status = check_supported(call);
+    if (status != SPARSE_MLA_OK)
+        return status;
+    const struct smla_variant variant =
+        choose_variant(cache->format, args->latent_dim, args->rope_dim, args->num_heads, cache->topk, profile);
+    smla_plan_set_variant(plan, call, device, &variant);
+    return SPARSE_MLA_OK;
+}
+
+bool smla_plan_variant(const struct smla_call *call, const struct smla_device_facts *device, int profile, int n,
+                       struct smla_variant *variant)
+{
+    struct smla_plan plan;
+    if (n != 0 || smla_plan_make(&plan, call, device, profile) != SPARSE_MLA_OK)
+        return false;
+    *variant = plan.variant; /* the number of tokens changes the grid only */
+    return true;
+}
+
+sparse_mla_status smla_plan_workspace(size_t *bytes, const struct smla_call *call,
+                                      const struct smla_device_facts *device, int profile)
+{
+    struct smla_plan plan;
+    struct smla_call smaller = *call;
+    *bytes = 0;
+    smaller.args.q_len = 1;
+    sparse_mla_status status = smla_plan_make(&plan, call, device, profile);
+    if (status != SPARSE_MLA_OK)
+        return status;
+    const int most = WAVES_OF_PARTS * resident_blocks(&plan, device) / plan.head_blocks; /* more are never split */
+    for (int tokens = 1; tokens <= call->args.num_tokens && tokens <= most; tokens++) {
+        smaller.args.num_tokens = tokens;
+        status = smla_plan_make(&plan, &smaller, device, profile);
+        if (status != SPARSE_MLA_OK)
+            return status;
+        if (plan.workspace_bytes > *bytes)
+            *bytes = plan.workspace_bytes;
+    }
+    return SPARSE_MLA_OK;
+}
