@@ -23,8 +23,8 @@ struct warp_place {
     int lane, g, t;
     int half;          // which part of the dims
     int pair_barrier;  // id shared by the two warps of a head group
-    const float *query_factor; // [head of group][scale group]
-    const float *rope_factor;  // [head of group][half]
+    float *query_factor; // [head of group][scale group]
+    float *rope_factor;  // [head of group][half]
     word_pair *rope_query;     // of this lane, [rope step][n], 32 apart
     float *value_factor;       // [head of group][scale group of warp]
     float *reference;          // [head of group]
@@ -113,12 +113,26 @@ SMLA_FN void latent_products(float (&c)[WARP_SCALE_GROUPS][N_TILES][4], const qu
     }
 }
 
-// s[n]: C fragments of this warp's dims, in base 2, not yet masked. Returns the key scales of the tile.
-SMLA_FN key_scales partial_scores(float (&s)[N_TILES][4], const query_fragments &q, const u8 *tile,
-                                  const warp_place &at, float scale_log2)
+// The products, with the scales of keys and queries, into the scores.
+SMLA_FN void add_products(float (&s)[N_TILES][4], const float (&product)[WARP_SCALE_GROUPS][N_TILES][4],
+                          const key_scales &scale, const warp_place &at, float scale_log2)
 {
-    const u32 lane_row = shared_address(tile) + (at.lane & 15) * ROW_BYTES + (at.lane >> 4) * 16;
-    float product[WARP_SCALE_GROUPS][N_TILES][4] = {};
+#pragma unroll
+    for (int n = 0; n < N_TILES; n++)
+#pragma unroll
+        for (int c = 0; c < 2; c++)
+#pragma unroll
+            for (int b = 0; b < WARP_SCALE_GROUPS; b++) {
+                const int head = 8 * n + 2 * at.t + c;
+                const float f =
+                    BF16 ? scale_log2 : at.query_factor[head * SCALE_GROUPS + at.half * WARP_SCALE_GROUPS + b];
+                s[n][c] += product[b][n][c] * (FP8 ? scale.of[0][b] * f : f);
+                s[n][2 + c] += product[b][n][2 + c] * (FP8 ? scale.of[1][b] * f : f);
+            }
+}
+
+SMLA_FN void rope_scores(float (&s)[N_TILES][4], u32 lane_row, const warp_place &at, float scale_log2)
+{
     for (int n = 0; n < N_TILES; n++)
         for (int z = 0; z < 4; z++)
             s[n][z] = 0;
@@ -132,26 +146,23 @@ SMLA_FN key_scales partial_scores(float (&s)[N_TILES][4], const query_fragments 
             mma_rope(s[n], a, {b.x, b.y});
         }
     }
+#pragma unroll
+    for (int n = 0; ROPE && n < N_TILES; n++)
+#pragma unroll
+        for (int z = 0; z < 4; z++)
+            s[n][z] *= F16 ? at.rope_factor[(8 * n + 2 * at.t + z % 2) * DIM_SPLIT + at.half] : scale_log2;
+}
+
+// s[n]: C fragments of this warp's dims, in base 2, not yet masked. Returns the key scales of the tile.
+SMLA_FN key_scales partial_scores(float (&s)[N_TILES][4], const query_fragments &q, const u8 *tile,
+                                  const warp_place &at, float scale_log2)
+{
+    const u32 lane_row = shared_address(tile) + (at.lane & 15) * ROW_BYTES + (at.lane >> 4) * 16;
+    float product[WARP_SCALE_GROUPS][N_TILES][4] = {};
+    rope_scores(s, lane_row, at, scale_log2);
     latent_products(product, q, lane_row + at.half * (LATENT / DIM_SPLIT) * ELEMENT_BYTES);
-    const key_scales scale = load_key_scales(tile, at); // only now: registers are short
-#pragma unroll
-    for (int n = 0; n < N_TILES; n++)
-#pragma unroll
-        for (int c = 0; c < 2; c++) {
-            const int head = 8 * n + 2 * at.t + c;
-            if (ROPE) {
-                const float f = F16 ? at.rope_factor[head * DIM_SPLIT + at.half] : scale_log2;
-                s[n][c] *= f;
-                s[n][2 + c] *= f;
-            }
-#pragma unroll
-            for (int b = 0; b < WARP_SCALE_GROUPS; b++) {
-                const float f =
-                    BF16 ? scale_log2 : at.query_factor[head * SCALE_GROUPS + at.half * WARP_SCALE_GROUPS + b];
-                s[n][c] += product[b][n][c] * (FP8 ? scale.of[0][b] * f : f);
-                s[n][2 + c] += product[b][n][2 + c] * (FP8 ? scale.of[1][b] * f : f);
-            }
-        }
+    const key_scales scale = load_key_scales(tile, at); // not before: registers are short
+    add_products(s, product, scale, at, scale_log2);
     return scale;
 }
 
@@ -262,10 +273,11 @@ SMLA_FN void rescale(output_fragments &out, const float (&s)[N_TILES][4], const 
                     const float x0 = p0 * scale.of[0][b], x1 = p1 * scale.of[1][b];
                     const float largest = largest_of_tile(larger(larger(x0, -x0), larger(x1, -x1)));
                     const float old = factor[b];
-                    const float now = power_of_two_below(smaller(0.0625f / largest, old / shrink));
+                    const float kept = power_of_two_below(old * exp2_fast(after - before));
+                    const float now = smaller(power_of_two_to_sixteenth(largest), kept);
                     sync_warp(); // likewise
                     factor[b] = now;
-                    change[b] = shrink * (now / old);
+                    change[b] = shrink * (now * inverse_power_of_two(old));
                 }
             }
 #pragma unroll

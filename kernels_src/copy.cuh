@@ -1,6 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 // From a token to its keys: which columns this block reads, which slot each names, and the ring that brings the rows in.
 
+// What a block works on.
+struct block_place {
+    int token, request, position; // token = request * q_len + position
+    int first_head, split;
+    int row; // of parts and counters: token * head blocks + head block
+};
+
+SMLA_FN block_place place_of_block(const smla_params &p)
+{
+    const int token = block_token(), request = token / p.q_len, head_block = block_part() / p.num_splits;
+    return {token,
+            request,
+            token - request * p.q_len,
+            head_block * HEADS,
+            block_part() - head_block * p.num_splits,
+            token * ((p.num_heads + HEADS - 1) / HEADS) + head_block};
+}
+
 // The columns of one token that this block handles.
 struct key_range {
     const int *indices; // of the token; NULL: column j is position j
@@ -8,22 +26,22 @@ struct key_range {
     int begin, end;     // columns
 };
 
-SMLA_FN key_range token_keys(const smla_params &p, int token, int split)
+SMLA_FN key_range token_keys(const smla_params &p, const block_place &block)
 {
     const smla_cache_params &cache = p.cache;
-    const int row = token / p.q_len;
-    const int request = p.request_of_token ? uniform(load_constant(p.request_of_token + token)) : row;
+    const int request =
+        p.request_of_token ? uniform(load_constant(p.request_of_token + block.token)) : block.request;
     key_range keys = {nullptr, nullptr, 0, 0};
     if (request < 0 || request >= p.num_requests)
         return keys;
     int length = cache.topk;
     if (cache.lengths) {
-        const int given = load_constant(cache.lengths + (cache.lengths_per_request ? request : token));
+        const int given = load_constant(cache.lengths + (cache.lengths_per_request ? request : block.token));
         length = given < 0 ? 0 : given < length ? given : length;
     }
     if (cache.indices)
-        keys.indices = cache.indices + row * cache.indices_request_stride +
-                       (token - row * p.q_len) * cache.indices_token_stride;
+        keys.indices = cache.indices + block.request * cache.indices_request_stride +
+                       block.position * cache.indices_token_stride;
     if (cache.block_table)
         keys.table = cache.block_table + request * cache.block_table_stride;
 
@@ -31,7 +49,7 @@ SMLA_FN key_range token_keys(const smla_params &p, int token, int split)
     constexpr int UNIT = TILE * KEY_GROUPS;
     const int units = (length + UNIT - 1) / UNIT;
     const int part = (units + p.num_splits - 1) / p.num_splits * UNIT;
-    const i64 begin = (i64)split * part, end = begin + part;
+    const i64 begin = (i64)block.split * part, end = begin + part;
     keys.begin = uniform(begin < length ? (int)begin : length);
     keys.end = uniform(end < length ? (int)end : length);
     return keys;
@@ -52,7 +70,7 @@ SMLA_FN const u8 *row_address(const smla_params &p, const key_range &keys, int i
     const smla_cache_params &cache = p.cache;
     if (index < 0)
         return nullptr;
-    u32 page = (u32)index / (u32)cache.page_size;
+    u32 page = (u32)((u64)(u32)index * cache.page_multiplier >> cache.page_shift);
     const u32 row = (u32)index - page * (u32)cache.page_size;
     bool there = true;
     if (keys.table) {
@@ -84,14 +102,15 @@ SMLA_FN key_ring ring_of(int key_group)
             (u32 *)(shared + MASKS_AT) + key_group * STAGES};
 }
 
-// By one thread, before the block's first barrier.
+// Before the block's first barrier.
 SMLA_FN void init_rings()
 {
-    const key_ring ring = ring_of(0);
-    for (int i = 0; i < KEY_GROUPS * STAGES; i++) {
-        mbarrier_init(ring.full + i, SMLA_BULK ? 1 : 33); // 33: every lane's copies and lane 0's mask
-        mbarrier_init(ring.empty + i, RING_WARPS);
-    }
+    const int i = thread_index();
+    if (i >= KEY_GROUPS * STAGES)
+        return;
+    const key_ring all = ring_of(0);
+    mbarrier_init(all.full + i, SMLA_BULK ? 1 : 33); // 33: every lane's copies and lane 0's mask
+    mbarrier_init(all.empty + i, RING_WARPS);
     mbarrier_init_fence();
 }
 

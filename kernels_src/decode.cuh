@@ -1,98 +1,114 @@
 // SPDX-License-Identifier: Apache-2.0
 // The kernel: block (token, head block * num_splits + split) of the grid.
 
-// Largest magnitude of the 128 dims (or LATENT / 4) of a scale group in one head; all 4 lanes of the head agree.
-SMLA_FN float largest_of_head(float own)
+// ---- queries
+
+// A query row is a head's latent dims and its rope dims.
+struct query_row {
+    const u8 *latent, *rope;
+};
+
+// Heads that do not exist get another's query: their columns go nowhere.
+SMLA_FN query_row query_of_head(const smla_params &p, const block_place &block, int head)
 {
+    const smla_strides &l = p.q_latent_stride, &r = p.q_rope_stride;
+    head = head < p.num_heads ? head : p.num_heads - 1;
+    return {(const u8 *)p.q_latent +
+                2 * (block.request * l.request + block.position * l.token + head * l.head),
+            (const u8 *)p.q_rope + 2 * (block.request * r.request + block.position * r.token + head * r.head)};
+}
+
+struct raw_query {
+    word_pair latent[WARP_SCALE_GROUPS][GROUP_STEPS][N_TILES];
+    word_pair rope[ROPE_STEPS ? ROPE_STEPS : 1][N_TILES];
+};
+
+// Words of one k-step of a head at this lane, dims as drawn in variant.cuh.
+SMLA_FN word_pair load_query_step(const u8 *dims, int t, bool fp8_order)
+{
+    if (fp8_order)
+        return load_constant_8(dims + 8 * t);
+    return {load_constant((const u32 *)(dims + 4 * t)), load_constant((const u32 *)(dims + 4 * t + 16))};
+}
+
+// The warp's heads: first_head .. first_head + GROUP_HEADS - 1.
+SMLA_FN void load_query(raw_query &q, const smla_params &p, const block_place &block, int first_head,
+                        const warp_place &at)
+{
+#pragma unroll
+    for (int n = 0; n < N_TILES; n++) {
+        const query_row row = query_of_head(p, block, first_head + 8 * n + at.g);
+        const u8 *latent = row.latent + at.half * (LATENT / DIM_SPLIT) * 2;
+#pragma unroll
+        for (int b = 0; b < WARP_SCALE_GROUPS; b++)
+#pragma unroll
+            for (int k = 0; k < GROUP_STEPS; k++)
+                q.latent[b][k][n] = load_query_step(latent + (b * SCALE_GROUP_DIMS + k * 16) * 2, at.t, FP8);
+#pragma unroll
+        for (int k = 0; k < ROPE_STEPS; k++)
+            q.rope[k][n] = load_query_step(row.rope + (at.half * ROPE_STEPS + k) * 32, at.t, false);
+    }
+}
+
+// The power of two that brings the largest element of a head's steps into range; the 4 lanes of a head agree.
+template <int STEPS> SMLA_FN exponent_pair exponent_of(const word_pair (&step)[STEPS][N_TILES], int n)
+{
+    u32 largest = 0;
+#pragma unroll
+    for (int k = 0; k < STEPS; k++)
+        largest = larger_magnitude_bf16x2(largest, larger_magnitude_bf16x2(step[k][n].x, step[k][n].y));
+    float own = larger(bf16_low(largest), bf16_high(largest));
     own = larger(own, shuffle_xor(own, 1));
-    return larger(own, shuffle_xor(own, 2));
+    return normalising_exponent(larger(own, shuffle_xor(own, 2)));
 }
 
-SMLA_FN float magnitude(u32 two_bf16)
-{
-    return larger(as_float(two_bf16 << 16 & 0x7FFFFFFFu), as_float(two_bf16 & 0x7FFF0000u));
-}
-
-// Two bf16 as MMA operand of a flat f16 or fp8 row: f16, times a power of two.
+// Two bf16 as an f16 MMA operand, times a power of two.
 SMLA_FN u32 normalise(u32 two_bf16, float factor)
 {
     return pack_f16(bf16_low(two_bf16) * factor, bf16_high(two_bf16) * factor);
 }
 
-// Words of one k-step of a head's query at this lane: dims as drawn in variant.cuh. Heads that do not exist are 0.
-SMLA_FN void load_query_step(u32 (&b)[2], const u8 *dims, int t, bool fp8_order, bool exists)
+SMLA_FN void prepare_latent_query(query_fragments &q, const raw_query &raw, const warp_place &at, float scale_log2)
 {
-    word_pair pair;
-    if (fp8_order)
-        pair = load_constant_8(dims + 8 * t);
-    else
-        pair = {load_constant((const u32 *)(dims + 4 * t)), load_constant((const u32 *)(dims + 4 * t + 16))};
-    b[0] = exists ? pair.x : 0;
-    b[1] = exists ? pair.y : 0;
-}
-
-SMLA_FN void load_latent_query(query_fragments &q, const u8 *head, int n, bool exists, float *factor,
-                               const warp_place &at, float scale_log2)
-{
-    const u8 *dims = head + at.half * (LATENT / DIM_SPLIT) * 2;
 #pragma unroll
-    for (int b = 0; b < WARP_SCALE_GROUPS; b++) {
-        float largest = 0;
+    for (int n = 0; n < N_TILES; n++)
 #pragma unroll
-        for (int k = 0; k < GROUP_STEPS; k++) {
-            u32(&word)[2] = q.latent[b][k][n];
-            load_query_step(word, dims + (b * SCALE_GROUP_DIMS + k * 16) * 2, at.t, FP8, exists);
-            largest = larger(largest, larger(magnitude(word[0]), magnitude(word[1])));
+        for (int b = 0; b < WARP_SCALE_GROUPS; b++) {
+            exponent_pair e = {1.0f, 1.0f};
+            if (!BF16)
+                e = exponent_of<GROUP_STEPS>(raw.latent[b], n);
+#pragma unroll
+            for (int k = 0; k < GROUP_STEPS; k++) {
+                const word_pair w = raw.latent[b][k][n];
+                q.latent[b][k][n][0] = BF16 ? w.x : normalise(w.x, e.factor);
+                q.latent[b][k][n][1] = BF16 ? w.y : normalise(w.y, e.factor);
+            }
+            if (!BF16 && at.t == 0)
+                at.query_factor[(8 * n + at.g) * SCALE_GROUPS + at.half * WARP_SCALE_GROUPS + b] =
+                    e.inverse * scale_log2;
         }
-        if (BF16)
-            continue;
-        const exponent_pair e = normalising_exponent(largest_of_head(largest));
+}
+
+// The halves of the rope dims are normalised apart.
+SMLA_FN void prepare_rope_query(const raw_query &raw, const warp_place &at, float scale_log2)
+{
 #pragma unroll
-        for (int k = 0; k < GROUP_STEPS; k++)
+    for (int n = 0; ROPE && n < N_TILES; n++) {
+        exponent_pair e = {1.0f, 1.0f};
+        if (F16)
+            e = exponent_of(raw.rope, n);
 #pragma unroll
-            for (int i = 0; i < 2; i++)
-                q.latent[b][k][n][i] = normalise(q.latent[b][k][n][i], e.factor);
-        if (at.t == 0)
-            factor[(8 * n + at.g) * SCALE_GROUPS + at.half * WARP_SCALE_GROUPS + b] = e.inverse * scale_log2;
+        for (int k = 0; k < ROPE_STEPS; k++) {
+            const word_pair w = raw.rope[k][n];
+            at.rope_query[(k * N_TILES + n) * 32] =
+                F16 ? word_pair{normalise(w.x, e.factor), normalise(w.y, e.factor)} : w;
+        }
+        if (F16 && at.t == 0)
+            at.rope_factor[(8 * n + at.g) * DIM_SPLIT + at.half] = e.inverse * scale_log2;
     }
 }
 
-SMLA_FN void load_rope_query(const u8 *head, int n, bool exists, float *factor, const warp_place &at, float scale_log2)
-{
-    u32 word[ROPE_STEPS ? ROPE_STEPS : 1][2];
-    float largest = 0;
-#pragma unroll
-    for (int k = 0; k < ROPE_STEPS; k++) {
-        load_query_step(word[k], head + (at.half * ROPE_STEPS + k) * 32, at.t, false, exists);
-        largest = larger(largest, larger(magnitude(word[k][0]), magnitude(word[k][1])));
-    }
-    const exponent_pair e = normalising_exponent(largest_of_head(largest));
-#pragma unroll
-    for (int k = 0; k < ROPE_STEPS; k++)
-        at.rope_query[(k * N_TILES + n) * 32] =
-            F16 ? word_pair{normalise(word[k][0], e.factor), normalise(word[k][1], e.factor)}
-                : word_pair{word[k][0], word[k][1]};
-    if (F16 && at.t == 0) // the halves of the rope dims are normalised apart
-        factor[(8 * n + at.g) * DIM_SPLIT + at.half] = e.inverse * scale_log2;
-}
-
-// The warp's heads: first_head .. first_head + GROUP_HEADS - 1.
-SMLA_FN void load_query(query_fragments &q, const smla_params &p, int token, int first_head, const warp_place &at)
-{
-    const int row = token / p.q_len, position = token - row * p.q_len;
-#pragma unroll
-    for (int n = 0; n < N_TILES; n++) {
-        const int wanted = first_head + 8 * n + at.g;
-        const bool exists = wanted < p.num_heads;
-        const int head = exists ? wanted : first_head; // some head that may be read
-        const smla_strides &l = p.q_latent_stride, &r = p.q_rope_stride;
-        load_latent_query(q, (const u8 *)p.q_latent + 2 * (row * l.request + position * l.token + head * l.head), n,
-                          exists, (float *)at.query_factor, at, p.scale_log2);
-        if (ROPE)
-            load_rope_query((const u8 *)p.q_rope + 2 * (row * r.request + position * r.token + head * r.head), n,
-                            exists, (float *)at.rope_factor, at, p.scale_log2);
-    }
-}
+// ---- the warp
 
 SMLA_FN warp_place place_of(int warp, int lane)
 {
@@ -132,36 +148,43 @@ SMLA_FN void init_state(output_fragments &out, const warp_place &at)
 }
 
 // Walks the tiles of a key group. The warps of its ring take turns in copying: tile c is copied by warp c % RING_WARPS,
-// COPY_AHEAD tiles before it is used, with indices loaded one turn earlier.
+// COPY_AHEAD tiles before it is used, with indices loaded two turns earlier.
 struct tile_walk {
     key_ring ring;
     int key_group, rank;
     int tiles;
-    int index; // of this lane's row in the next tile that this warp copies
+    int index, later; // of this lane's row in the next tile that this warp copies, and in the one after that
 };
 
-SMLA_FN void load_indices(tile_walk &walk, const key_range &keys, int tile, int lane)
+SMLA_FN int load_index(const tile_walk &walk, const key_range &keys, int tile, int lane)
 {
-    walk.index = lane < TILE ? column_index(keys, keys.begin + (tile * KEY_GROUPS + walk.key_group) * TILE + lane) : -1;
+    return lane < TILE ? column_index(keys, keys.begin + (tile * KEY_GROUPS + walk.key_group) * TILE + lane) : -1;
 }
 
 SMLA_FN void copy_next(tile_walk &walk, const smla_params &p, const key_range &keys, int tile, int stage, int lane)
 {
-    copy_tile(walk.ring, stage, row_address(p, keys, walk.index), p.cache.data, lane);
-    load_indices(walk, keys, tile + RING_WARPS, lane);
+    const int index = walk.index;
+    walk.index = walk.later;
+    walk.later = load_index(walk, keys, tile + 2 * RING_WARPS, lane);
+    copy_tile(walk.ring, stage, row_address(p, keys, index), p.cache.data, lane);
 }
 
-// Starts the first COPY_AHEAD tiles.
-SMLA_FN tile_walk start_walk(const smla_params &p, const key_range &keys, int warp, int lane)
+SMLA_FN tile_walk start_walk(const key_range &keys, int warp, int lane)
 {
     const int all_tiles = (keys.end - keys.begin + TILE - 1) / TILE;
     const int key_group = warp / RING_WARPS;
-    tile_walk walk = {ring_of(key_group), key_group, warp % RING_WARPS, 0, -1};
+    tile_walk walk = {ring_of(key_group), key_group, warp % RING_WARPS, 0, -1, -1};
     walk.tiles = (all_tiles - key_group + KEY_GROUPS - 1) / KEY_GROUPS;
-    load_indices(walk, keys, walk.rank, lane);
-    for (int tile = walk.rank; tile < COPY_AHEAD && tile < walk.tiles; tile += RING_WARPS)
-        copy_next(walk, p, keys, tile, tile, lane);
+    walk.index = load_index(walk, keys, walk.rank, lane);
+    walk.later = load_index(walk, keys, walk.rank + RING_WARPS, lane);
     return walk;
+}
+
+// Fills the ring.
+SMLA_FN void copy_first(tile_walk &walk, const smla_params &p, const key_range &keys, int lane)
+{
+    for (int tile = walk.rank; tile < STAGES && tile < walk.tiles; tile += RING_WARPS)
+        copy_next(walk, p, keys, tile, tile, lane);
 }
 
 // The main loop of a warp: copies its share of the tiles and attends to all of them, or only copies when its heads do
@@ -174,11 +197,10 @@ SMLA_FN void walk_tiles(output_fragments &out, const query_fragments &q, tile_wa
     int stage = 0, phase = 0, parity = 0;
     for (int tile = 0; tile < walk.tiles; tile++) {
         const int ahead = tile + COPY_AHEAD;
-        if (ahead < walk.tiles && ahead % RING_WARPS == walk.rank) {
+        if (ahead >= STAGES && ahead < walk.tiles && ahead % RING_WARPS == walk.rank) {
             const bool wrapped = stage < REFILL_LAG;
             const int refill = stage - REFILL_LAG + (wrapped ? STAGES : 0);
-            if (ahead >= STAGES)
-                mbarrier_wait(ring.empty + refill, wrapped ? phase ^ 1 : phase);
+            mbarrier_wait(ring.empty + refill, wrapped ? phase ^ 1 : phase);
             copy_next(walk, p, keys, ahead, refill, at.lane);
         }
         mbarrier_wait(ring.full + stage, phase);
@@ -204,24 +226,35 @@ SMLA_KERNEL(SMLA_NAME, THREADS, SMLA_BLOCKS_PER_SM)
     const block_place block = place_of_block(p);
     const int group_head = warp % RING_WARPS / DIM_SPLIT * GROUP_HEADS;
     const bool active = block.first_head + group_head < p.num_heads;
-    if (thread_index() == 0)
-        init_rings();
-    sync_block();
 
-    const key_range keys = token_keys(p, block.token, block.split);
-    tile_walk walk = start_walk(p, keys, warp, at.lane);
-    output_fragments out;
+    const key_range keys = token_keys(p, block);
+    tile_walk walk = start_walk(keys, warp, at.lane);
+    raw_query raw; // under way while the first rows are
+    load_query(raw, p, block, block.first_head + group_head, at);
+    init_rings();
+    sync_block();
+    copy_first(walk, p, keys, at.lane);
+
     query_fragments q;
+    prepare_latent_query(q, raw, at, p.scale_log2);
+    prepare_rope_query(raw, at, p.scale_log2);
+    output_fragments out;
     init_state(out, at);
-    if (active)
-        load_query(q, p, block.token, block.first_head + group_head, at);
     sync_block();
     walk_tiles(out, q, walk, p, keys, active, at);
 
     finish_heads(p, block, warp, at);
     scale_output(out, warp, at);
-    const bool whole = p.num_splits == 1;
-    store_output(out, whole ? caller_output(p, block.token, block.first_head) : partial_output(p, block), warp, at);
-    if (!whole)
-        finish_part(p, block, warp, at.lane);
+    if (p.num_splits == 1) {
+        store_rounds<0>(out, caller_output(p, block), warp, at);
+        return;
+    }
+#if SMLA_BULK
+    if (p.clustered) {
+        merge_rounds<0>(out, p, block, warp, at);
+        return;
+    }
+#endif
+    store_rounds<0>(out, partial_output(p, block), warp, at);
+    finish_part(p, block, warp, at.lane);
 }

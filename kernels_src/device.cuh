@@ -159,6 +159,42 @@ SMLA_FN void mbarrier_arrive_copies(u64 *barrier)
 }
 #endif
 
+// ---- clusters: blocks (token, part) .. that run at the same time and read each other's shared memory
+
+#if SMLA_BULK
+SMLA_FN void sync_cluster()
+{
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+// The same for blocks that have only read from each other: their stores may still be under way.
+SMLA_FN void sync_cluster_readers()
+{
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+}
+// Address of the same place in another block of the cluster.
+SMLA_FN u32 cluster_address(const void *own, int block)
+{
+    u32 address;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address(own)), "r"(block));
+    return address;
+}
+SMLA_FN float load_cluster(u32 address)
+{
+    float v;
+    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(v) : "r"(address) : "memory");
+    return v;
+}
+SMLA_FN float4_t load_cluster_16(u32 address)
+{
+    float4_t v;
+    asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "r"(address)
+                 : "memory");
+    return v;
+}
+#endif
+
 // ---- matrix instructions; layouts are drawn in variant.cuh
 
 SMLA_FN void ldmatrix_x4(u32 (&word)[4], u32 address)
@@ -225,9 +261,18 @@ SMLA_FN float exp2_fast(float x)
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
-SMLA_FN float log2_accurate(float x)
+SMLA_FN float reciprocal(float x)
 {
-    return log2f(x);
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+// Within 2^-22 of the logarithm.
+SMLA_FN float log2_fast(float x)
+{
+    float y;
+    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
 }
 // Two floats to two halves of a word, round to nearest even, first one low.
 SMLA_FN u32 pack_f16(float low, float high)
@@ -240,6 +285,13 @@ SMLA_FN u32 pack_bf16(float low, float high)
 {
     u32 out;
     asm("cvt.rn.bf16x2.f32 %0, %2, %1;" : "=r"(out) : "f"(low), "f"(high));
+    return out;
+}
+// Per half, the larger magnitude of two words of bf16.
+SMLA_FN u32 larger_magnitude_bf16x2(u32 a, u32 b)
+{
+    u32 out;
+    asm("{.reg .b32 x, y; abs.bf16x2 x, %1; abs.bf16x2 y, %2; max.bf16x2 %0, x, y;}" : "=r"(out) : "r"(a), "r"(b));
     return out;
 }
 SMLA_FN u32 multiply_f16x2(u32 a, u32 b)

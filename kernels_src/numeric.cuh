@@ -55,3 +55,16 @@ SMLA_FN float power_of_two_below(float x)
 {
     return larger(smaller(as_float(as_bits(x) & 0x7F800000u), 1.329227995784916e36f), 1.1754943508222875e-38f);
 }
+
+// A power of two p with 2^-5 < p * x <= 2^-4 or so, for x >= 0; 2^120 for x = 0.
+SMLA_FN float power_of_two_to_sixteenth(float x)
+{
+    const int exponent = 254 - 5 - (int)(as_bits(x) >> 23);
+    return as_float((u32)(exponent < 1 ? 1 : exponent > 247 ? 247 : exponent) << 23);
+}
+
+// Exact between 2^-126 and 2^126.
+SMLA_FN float inverse_power_of_two(float x)
+{
+    return as_float((254u << 23) - as_bits(x));
+}

@@ -2,19 +2,6 @@
 // From a warp's unnormalised output to the caller's tensors: key groups of a block add theirs through shared memory,
 // parts of a token (splits) through the workspace, where the last block to arrive merges all of them in fixed order.
 
-// What a block works on.
-struct block_place {
-    int token, first_head, split;
-    int row; // of parts and counters: token * head blocks + head block
-};
-
-SMLA_FN block_place place_of_block(const smla_params &p)
-{
-    const int token = block_token(), head_block = block_part() / p.num_splits;
-    return {token, head_block * HEADS, block_part() - head_block * p.num_splits,
-            token * ((p.num_heads + HEADS - 1) / HEADS) + head_block};
-}
-
 // Where results go: the caller's out, or this block's partial.
 struct destination {
     u8 *first; // head 0 of the block
@@ -73,10 +60,10 @@ SMLA_FN void store_fragment(const destination &to, int first_head, int first_dim
 // What the sink leaves of the output; lse2 is in base 2, without the sink.
 SMLA_FN float sink_factor(const smla_params &p, int head, float lse2)
 {
-    return p.sink ? 1.0f / (1.0f + exp2_fast(load_constant(p.sink + head) * LOG2_E - lse2)) : 1.0f;
+    return p.sink ? reciprocal(1.0f + exp2_fast(load_constant(p.sink + head) * LOG2_E - lse2)) : 1.0f;
 }
 
-SMLA_FN void store_lse(const smla_params &p, int token, int head, float lse2)
+SMLA_FN void store_lse(const smla_params &p, const block_place &block, int head, float lse2)
 {
     if (!p.lse)
         return;
@@ -87,24 +74,24 @@ SMLA_FN void store_lse(const smla_params &p, int token, int head, float lse2)
         if (empty || (low == -infinity() && lse2 == lse2))
             lse2 = high;
         else if (lse2 == lse2 && high < infinity())
-            lse2 = high + log2_accurate(1.0f + exp2_fast(low - high));
+            lse2 = high + log2_fast(1.0f + exp2_fast(low - high));
         else
             lse2 = lse2 == lse2 ? high : lse2;
     } else if (empty && (p.flags & SMLA_LSE_EMPTY_POSINF)) {
         lse2 = infinity();
     }
-    const int row = token / p.q_len;
-    p.lse[row * p.lse_stride.request + (token - row * p.q_len) * p.lse_stride.token + head * p.lse_stride.head] =
+    const smla_strides &stride = p.lse_stride;
+    p.lse[block.request * stride.request + block.position * stride.token + head * stride.head] =
         p.flags & SMLA_LSE_BASE2 ? lse2 : lse2 * LN_2;
 }
 
-SMLA_FN destination caller_output(const smla_params &p, int token, int first_head)
+SMLA_FN destination caller_output(const smla_params &p, const block_place &block)
 {
-    const int row = token / p.q_len;
-    const i64 element = row * p.out_stride.request + (token - row * p.q_len) * p.out_stride.token +
-                        first_head * p.out_stride.head;
-    return {(u8 *)p.out + element * (p.out_dtype == SMLA_F32 ? 4 : 2), p.out_stride.head, p.out_dtype,
-            p.num_heads - first_head};
+    const smla_strides &stride = p.out_stride;
+    const i64 element =
+        block.request * stride.request + block.position * stride.token + block.first_head * stride.head;
+    return {(u8 *)p.out + element * (p.out_dtype == SMLA_F32 ? 4 : 2), stride.head, p.out_dtype,
+            p.num_heads - block.first_head};
 }
 
 // ---- parts
@@ -132,6 +119,11 @@ SMLA_FN head_total *totals_of(int warp)
     return (head_total *)(shared_buffer() + STATS_AT) + warp * GROUP_HEADS;
 }
 
+SMLA_FN float *part_lse()
+{
+    return (float *)(shared_buffer() + PART_LSE_AT);
+}
+
 SMLA_FN float sum_of_tile(float own)
 {
     for (int mask = 4; mask < 32; mask *= 2)
@@ -153,15 +145,17 @@ SMLA_FN void finish_head(const smla_params &p, const block_place &block, int ran
     const int in_block = rank / DIM_SPLIT * GROUP_HEADS + head_of_group, head = block.first_head + in_block;
     if (head >= p.num_heads)
         return;
-    const float lse2 = sum == 0.0f ? -infinity() : reference + log2_accurate(sum);
-    float factor = sum == 0.0f ? 0.0f : 1.0f / sum;
+    const float lse2 = sum == 0.0f ? -infinity() : reference + log2_fast(sum);
+    float factor = sum == 0.0f ? 0.0f : reciprocal(sum);
     if (sum != 0.0f && p.num_splits == 1)
         factor *= sink_factor(p, head, lse2);
     *first = {reference, factor};
     if (rank % DIM_SPLIT != 0)
         return;
     if (p.num_splits == 1)
-        store_lse(p, block.token, head, lse2);
+        store_lse(p, block, head, lse2);
+    else if (p.clustered)
+        part_lse()[in_block] = lse2;
     else
         p.partial_lse[part_index(p, block.row, block.split) * HEADS + in_block] = lse2;
 }
@@ -195,9 +189,8 @@ SMLA_FN void scale_output(output_fragments &out, int warp, const warp_place &at)
             const head_total total = totals_of(warp % RING_WARPS)[head];
             const float scale = exp2_fast(at.reference[head] - total.reference) * total.sum;
             float by[WARP_SCALE_GROUPS];
-            // A value factor is a power of two between 2^-126 and 2^120: its inverse is exact.
             for (int b = 0; b < WARP_SCALE_GROUPS; b++)
-                by[b] = FP8 ? as_float((254u << 23) - as_bits(at.value_factor[head * WARP_SCALE_GROUPS + b])) * scale
+                by[b] = FP8 ? inverse_power_of_two(at.value_factor[head * WARP_SCALE_GROUPS + b]) * scale
                             : scale;
 #pragma unroll
             for (int i = 0; i < WARP_VALUE_TILES; i++) {
@@ -209,38 +202,131 @@ SMLA_FN void scale_output(output_fragments &out, int warp, const warp_place &at)
 
 // ---- output
 
-// Adds the key groups' outputs and stores them, by way of the ring's bytes: first every warp puts its fragments there,
-// then each takes some of them from all key groups, in order.
-SMLA_FN void store_output(const output_fragments &out, const destination &to, int warp, const warp_place &at)
+// Outputs pass through the ring's bytes: every warp puts a round of its fragments there, and then each takes some units
+// (a fragment of a place in the key group) from all key groups, in order.
+constexpr int UNITS = RING_WARPS * ROUND_FRAGMENTS;
+
+SMLA_FN float4_t *staged_unit(int unit, int lane)
 {
-    float4_t *staged = (float4_t *)(shared_buffer() + RING_AT) + at.lane;
+    return (float4_t *)(shared_buffer() + RING_AT) + unit * 32 + lane;
+}
+
+template <int ROUND> SMLA_FN void stage_output(const output_fragments &out, int warp, const warp_place &at)
+{
+    sync_block();
 #pragma unroll
-    for (int round = 0; round < OUT_ROUNDS; round++) {
-        sync_block();
+    for (int i = 0; i < ROUND_FRAGMENTS; i++) {
+        const int fragment = ROUND * ROUND_FRAGMENTS + i;
+        const float(&c)[4] = out.of[fragment / N_TILES][fragment % N_TILES];
+        *staged_unit(warp * ROUND_FRAGMENTS + i, at.lane) = float4_t{c[0], c[1], c[2], c[3]};
+    }
+    sync_block();
+}
+
+SMLA_FN float4_t sum_of_unit(int unit, int lane)
+{
+    float4_t sum = *staged_unit(unit, lane);
 #pragma unroll
-        for (int i = 0; i < ROUND_FRAGMENTS; i++) {
-            const int fragment = round * ROUND_FRAGMENTS + i;
-            const float(&c)[4] = out.of[fragment / N_TILES][fragment % N_TILES];
-            staged[(warp * ROUND_FRAGMENTS + i) * 32] = float4_t{c[0], c[1], c[2], c[3]};
-        }
-        sync_block();
+    for (int group = 1; group < KEY_GROUPS; group++) {
+        const float4_t part = *staged_unit(group * UNITS + unit, lane);
+        sum = float4_t{sum.x + part.x, sum.y + part.y, sum.z + part.z, sum.w + part.w};
+    }
+    return sum;
+}
+
+SMLA_FN int head_of_unit(int unit, int round)
+{
+    const int fragment = round * ROUND_FRAGMENTS + unit % ROUND_FRAGMENTS;
+    return unit / ROUND_FRAGMENTS / DIM_SPLIT * GROUP_HEADS + fragment % N_TILES * 8;
+}
+
+SMLA_FN void store_unit(const destination &to, int unit, int round, const float4_t &value, const warp_place &at)
+{
+    const int rank = unit / ROUND_FRAGMENTS, fragment = round * ROUND_FRAGMENTS + unit % ROUND_FRAGMENTS;
+    const int dim = rank % DIM_SPLIT * (LATENT / DIM_SPLIT) + fragment / N_TILES * 16;
+    store_fragment(to, head_of_unit(unit, round), dim, value, at);
+}
+
+template <int ROUND>
+SMLA_FN void store_rounds(const output_fragments &out, const destination &to, int warp, const warp_place &at)
+{
+    if constexpr (ROUND < OUT_ROUNDS) {
+        stage_output<ROUND>(out, warp, at);
 #pragma unroll 1
-        for (int unit = warp; unit < RING_WARPS * ROUND_FRAGMENTS; unit += WARPS) {
-            float4_t sum = {0, 0, 0, 0};
-#pragma unroll
-            for (int group = 0; group < KEY_GROUPS; group++) {
-                const float4_t part = staged[(group * RING_WARPS * ROUND_FRAGMENTS + unit) * 32];
-                sum = float4_t{sum.x + part.x, sum.y + part.y, sum.z + part.z, sum.w + part.w};
-            }
-            const int rank = unit / ROUND_FRAGMENTS, fragment = round * ROUND_FRAGMENTS + unit % ROUND_FRAGMENTS;
-            const int head = rank / DIM_SPLIT * GROUP_HEADS + fragment % N_TILES * 8;
-            const int dim = rank % DIM_SPLIT * (LATENT / DIM_SPLIT) + fragment / N_TILES * 16;
-            store_fragment(to, head, dim, sum, at);
-        }
+        for (int unit = warp; unit < UNITS; unit += WARPS)
+            store_unit(to, unit, ROUND, sum_of_unit(unit, at.lane), at);
+        store_rounds<ROUND + 1>(out, to, warp, at);
     }
 }
 
-// ---- merge of the parts of a row
+// ---- merge of the parts of a row in a cluster: every block finishes its share of the units
+
+#if SMLA_BULK
+// [head][part], with the sink in it; the first block stores the lse. Every block computes all of them.
+SMLA_FN void weigh_cluster(const smla_params &p, const block_place &block, float *weight)
+{
+    const int head = thread_index();
+    if (head >= HEADS || block.first_head + head >= p.num_heads)
+        return;
+    float own[MAX_CLUSTER], largest = LOWEST, sum = 0;
+#pragma unroll
+    for (int part = 0; part < MAX_CLUSTER; part++) {
+        own[part] = part < p.num_splits ? load_cluster(cluster_address(part_lse() + head, part)) : -infinity();
+        largest = larger(largest, own[part]);
+    }
+#pragma unroll
+    for (int part = 0; part < MAX_CLUSTER; part++)
+        sum += own[part] = exp2_fast(own[part] - largest);
+    const float lse2 = sum == 0.0f ? -infinity() : largest + log2_fast(sum);
+    const float factor = sum == 0.0f ? 0.0f : sink_factor(p, block.first_head + head, lse2) * reciprocal(sum);
+#pragma unroll
+    for (int part = 0; part < MAX_CLUSTER; part++)
+        weight[head * MAX_CLUSTER + part] = own[part] * factor;
+    if (block.split == 0)
+        store_lse(p, block, block.first_head + head, lse2);
+}
+
+SMLA_FN float4_t merge_unit(const smla_params &p, const float *weight, int unit, int round, const warp_place &at)
+{
+    const float *own = weight + (head_of_unit(unit, round) + 2 * at.t) * MAX_CLUSTER, *next = own + MAX_CLUSTER;
+    float4_t sum = {0, 0, 0, 0};
+#pragma unroll
+    for (int part = 0; part < MAX_CLUSTER; part++) {
+        if (part >= p.num_splits)
+            continue;
+        const float4_t v = load_cluster_16(cluster_address(staged_unit(unit, at.lane), part));
+        sum = float4_t{sum.x + own[part] * v.x, sum.y + next[part] * v.y, sum.z + own[part] * v.z,
+                       sum.w + next[part] * v.w};
+    }
+    return sum;
+}
+
+template <int ROUND>
+SMLA_FN void merge_rounds(const output_fragments &out, const smla_params &p, const block_place &block, int warp,
+                          const warp_place &at)
+{
+    if constexpr (ROUND < OUT_ROUNDS) {
+        float *weight = (float *)(shared_buffer() + WEIGHTS_AT);
+        stage_output<ROUND>(out, warp, at);
+#pragma unroll 1
+        for (int unit = warp; KEY_GROUPS > 1 && unit < UNITS; unit += WARPS)
+            *staged_unit(unit, at.lane) = sum_of_unit(unit, at.lane);
+        sync_cluster();
+        if (ROUND == 0) {
+            weigh_cluster(p, block, weight);
+            sync_block();
+        }
+        const destination to = caller_output(p, block);
+#pragma unroll 1
+        for (int unit = warp * p.num_splits + block.split; unit < UNITS; unit += WARPS * p.num_splits)
+            store_unit(to, unit, ROUND, merge_unit(p, weight, unit, ROUND, at), at);
+        sync_cluster_readers(); // nobody writes to, or leaves, what another still reads
+        merge_rounds<ROUND + 1>(out, p, block, warp, at);
+    }
+}
+#endif
+
+// ---- merge of the parts of a row through the workspace
 
 // One lane's part of a head, or several in turn where the width is not bounded.
 constexpr int MAX_PARTS = TOPK_MAX ? 32 : 1 << 20;
@@ -260,12 +346,12 @@ SMLA_FN void weigh_parts(const smla_params &p, float *weight, const block_place 
             sum += own[split] = exp2_fast(own[split] - largest);
         for (int mask = 1; mask < 32; mask *= 2)
             sum += shuffle_xor(sum, mask);
-        const float lse2 = sum == 0.0f ? -infinity() : largest + log2_accurate(sum);
+        const float lse2 = sum == 0.0f ? -infinity() : largest + log2_fast(sum);
         const float factor = sum == 0.0f ? 0.0f : sink_factor(p, block.first_head + head, lse2) / sum;
         for (int split = lane; split < parts; split += 32)
             own[split] *= factor;
         if (lane == 0)
-            store_lse(p, block.token, block.first_head + head, lse2);
+            store_lse(p, block, block.first_head + head, lse2);
     }
 }
 
@@ -308,7 +394,7 @@ SMLA_FN void merge_parts(const smla_params &p, const block_place &block, int war
     sync_block();
     weigh_parts(p, weight, block, warp, lane);
     sync_block();
-    const destination to = caller_output(p, block.token, block.first_head);
+    const destination to = caller_output(p, block);
     const float *parts = p.partials + part_index(p, block.row, 0) * (HEADS * LATENT);
     for (int first = thread_index(); first < HEADS * HEAD_UNITS; first += THREADS * MERGE_UNITS)
         merge_units(p, weight, parts, first, to);

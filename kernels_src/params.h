@@ -29,6 +29,9 @@ struct smla_cache_params {
     long long page_stride, row_stride; /* bytes */
     long long indices_request_stride, indices_token_stride, block_table_stride;
     int page_size, topk, lengths_per_request, block_table_width;
+    /* position / page_size == position * page_multiplier >> page_shift, for 0 <= position < 2^31 */
+    unsigned page_multiplier;
+    int page_shift;
 };
 
 struct smla_params {
@@ -47,7 +50,7 @@ struct smla_params {
     int q_len, num_heads, num_requests, num_splits;
     int out_dtype;
     unsigned flags; /* of sparse_mla_decode_args */
-    int reserved;
+    int clustered; /* the parts of a token are a cluster and merge without the workspace */
 };
 
 #endif

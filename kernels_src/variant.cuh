@@ -57,6 +57,9 @@ constexpr int ROW_UNITS = ROW_READ / 16;
 constexpr int ROW_BYTES = (ROW_UNITS | 1) * 16;
 constexpr int TILE_BYTES = TILE * ROW_BYTES;
 
+// Up to so many parts of a token are a cluster (where there are clusters).
+constexpr int MAX_CLUSTER = 8;
+
 // A stage is refilled REFILL_LAG tiles after its tile: a warp alone with its ring knows that it is done with the last
 // one; where several share a ring, refilling the last one would make the copying warp wait for the slowest.
 constexpr int REFILL_LAG = RING_WARPS == 1 || STAGES < 5 ? 1 : STAGES < 8 ? 2 : 3;
@@ -75,7 +78,9 @@ constexpr int SUM_AT = REFERENCE_AT + 4 * WARPS * GROUP_HEADS;          // [warp
 constexpr int STATS_AT = SUM_AT + 4 * WARPS * 32 * 2 * N_TILES;         // [warp][head of group] head_total
 constexpr int BARRIERS_AT = STATS_AT + 8 * WARPS * GROUP_HEADS;   // full, then empty: [key group][stage]
 constexpr int MASKS_AT = BARRIERS_AT + 16 * KEY_GROUPS * STAGES; // [key group][stage]
-constexpr int FLAG_AT = MASKS_AT + 4 * KEY_GROUPS * STAGES;
+constexpr int PART_LSE_AT = MASKS_AT + 4 * KEY_GROUPS * STAGES; // [head], of this block's part
+constexpr int WEIGHTS_AT = PART_LSE_AT + 4 * HEADS;               // [head][part of the cluster]
+constexpr int FLAG_AT = WEIGHTS_AT + 4 * HEADS * MAX_CLUSTER;
 constexpr int SHARED_BYTES = FLAG_AT + 16;
 static_assert(SHARED_BYTES == SMLA_SHARED_BYTES, "src/variant.c and this file disagree");
 static_assert(COPY_AHEAD >= 1, "too few stages");

@@ -39,7 +39,8 @@ enum { /* CUfunction_attribute */
 
 enum {
     SMLA_CU_CAPTURE_NONE = 0,    /* CUstreamCaptureStatus */
-    SMLA_CU_RESOURCE_TYPE_SM = 1 /* CUdevResourceType */
+    SMLA_CU_RESOURCE_TYPE_SM = 1, /* CUdevResourceType */
+    SMLA_CU_LAUNCH_CLUSTER_DIMENSION = 4 /* CUlaunchAttributeID */
 };
 
 struct smla_cu_resource { /* CUdevResource */
@@ -49,12 +50,23 @@ struct smla_cu_resource { /* CUdevResource */
     unsigned char rest[44];
 };
 
+struct smla_cu_launch_attribute { /* CUlaunchAttribute */
+    int id;
+    char padding[4];
+    union { /* CUlaunchAttributeValue */
+        char size[64];
+        struct {
+            unsigned x, y, z;
+        } cluster;
+    } value;
+};
+
 struct smla_cu_launch_config { /* CUlaunchConfig */
     unsigned grid_x, grid_y, grid_z;
     unsigned block_x, block_y, block_z;
     unsigned shared_bytes;
     struct CUstream_st *stream;
-    void *attributes;
+    struct smla_cu_launch_attribute *attributes;
     unsigned num_attributes;
 };
 

@@ -20,9 +20,19 @@ sparse_mla_status smla_launch_check(const struct smla_call *call, const struct s
     return SPARSE_MLA_OK;
 }
 
+/* n / divisor == n * multiplier >> shift for 0 <= n < 2^31 (Granlund and Montgomery, 1994, with N = 31). */
+static void division_by(int32_t divisor, unsigned *multiplier, int *shift)
+{
+    int bits = 0;
+    while ((int64_t)1 << bits < divisor)
+        bits++;
+    *shift = 31 + bits;
+    *multiplier = (unsigned)((((uint64_t)1 << *shift) + (uint64_t)divisor - 1) / (uint64_t)divisor);
+}
+
 static struct smla_cache_params cache_params(const sparse_mla_cache *cache)
 {
-    return (struct smla_cache_params){
+    struct smla_cache_params params = {
         .data = (const unsigned char *)cache->data + cache->latent_offset_bytes,
         .indices = cache->indices,
         .lengths = cache->lengths,
@@ -38,6 +48,8 @@ static struct smla_cache_params cache_params(const sparse_mla_cache *cache)
         .lengths_per_request = cache->length_mode == SPARSE_MLA_LENGTH_PER_REQUEST,
         .block_table_width = cache->block_table_width,
     };
+    division_by(cache->page_size, &params.page_multiplier, &params.page_shift);
+    return params;
 }
 
 static void place_workspace(struct smla_params *params, const struct smla_call *call, const struct smla_plan *plan)
@@ -73,6 +85,7 @@ void smla_launch_params(struct smla_params *params, const struct smla_call *call
         .num_heads = args->num_heads,
         .num_requests = args->num_requests,
         .num_splits = plan->num_splits,
+        .clustered = plan->clustered,
         .out_dtype = args->out_dtype,
         .flags = args->flags,
     };

@@ -7,7 +7,7 @@
 #include <string.h>
 
 enum {
-    TILE = 16,           /* keys */
+    TILE = 16,            /* keys */
     MAX_BLOCK_OCTETS = 8, /* 64 heads: a block's eight warps */
     MAX_STAGES = 16,
     RESERVED_SHARED = 1024, /* per block, by the driver */
@@ -61,7 +61,7 @@ static void choose_layout(struct smla_variant *v, int num_heads)
     v->dim_split = in_block % 2 == 0 ? 2 : 1;
     v->head_groups = in_block / v->dim_split;
     v->blocks_per_sm = 1;
-    for (v->key_groups = 4; v->key_groups > 1; v->key_groups /= 2)
+    for (v->key_groups = MAX_BLOCK_OCTETS; v->key_groups > 1; v->key_groups /= 2)
         if (v->key_groups * in_block <= MAX_BLOCK_OCTETS && fill_stages(v))
             return;
     fill_stages(v);
@@ -127,7 +127,8 @@ static sparse_mla_status unsupported_layout(const struct smla_call *call)
 static sparse_mla_status check_supported(const struct smla_call *call)
 {
     if (call->has_extra)
-        return smla_fail(SPARSE_MLA_UNSUPPORTED, "extra_cache is given: the CUDA backend takes one cache (NULL) so far");
+        return smla_fail(SPARSE_MLA_UNSUPPORTED,
+                         "extra_cache is given: the CUDA backend takes one cache (NULL) so far");
     if (call->args.q_dtype != SPARSE_MLA_BF16)
         return smla_fail(SPARSE_MLA_UNSUPPORTED, "q_dtype is %d: the CUDA backend takes bf16 (%d) so far",
                          (int)call->args.q_dtype, SPARSE_MLA_BF16);
@@ -160,9 +161,19 @@ static sparse_mla_status resolve_profile(int *profile, const struct smla_device_
 
 /* ---- splits */
 
-static int resident_blocks(const struct smla_plan *plan, const struct smla_device_facts *device)
+/* Blocks that run at the same time. A cluster lies within a group of 12 to 18 multiprocessors (seen on the H200);
+ * pairs always find room. */
+static int resident_blocks(const struct smla_variant *v, const struct smla_device_facts *device, int cluster)
 {
-    return device->sm_count * plan->variant.blocks_per_sm;
+    enum { GROUP = 16, LEAST_OF_GROUP = 12 };
+    if (cluster <= 2 || device->sm_count < GROUP)
+        return device->sm_count * v->blocks_per_sm;
+    return LEAST_OF_GROUP * v->blocks_per_sm / cluster * cluster * (device->sm_count / GROUP);
+}
+
+static bool merges_in_cluster(const struct smla_variant *v, int splits)
+{
+    return splits > 1 && splits <= SMLA_MAX_CLUSTER && v->profile >= SPARSE_MLA_PROFILE_SM90;
 }
 
 static uint64_t floats_per_part(const struct smla_variant *v)
@@ -170,22 +181,25 @@ static uint64_t floats_per_part(const struct smla_variant *v)
     return (uint64_t)smla_variant_heads(v) * ((uint64_t)v->latent_dim + 1);
 }
 
-/* Nanoseconds of a launch with `splits` parts per token, from the H200: what matters is the order, and that it is the
- * same everywhere. */
-static int64_t predicted_time(const struct smla_plan *plan, int64_t rows, int units, int splits, int resident)
+/* Nanoseconds of a launch with `splits` parts per token, after measurements on the H200. What matters is the order of
+ * the candidates, and that it is the same everywhere. */
+static int64_t predicted_time(const struct smla_plan *plan, const struct smla_device_facts *device, int64_t rows,
+                              int units, int splits)
 {
-    enum { BLOCK_START = 3500, TURN = 1000, MERGE = 1500, MERGE_PART = 60 };
-    const int64_t waves = divide_up(rows * splits, resident);
-    const int64_t turns = divide_up(units, splits);
-    const int octets = smla_variant_heads(&plan->variant) / 8;
-    return waves * (BLOCK_START + TURN * turns) + (splits > 1 ? MERGE + (int64_t)MERGE_PART * octets * splits : 0);
+    enum { BLOCK = 7000, BLOCK_OCTET = 700, TURN = 1400, CLUSTER = 1000, WORKSPACE = 3000, WORKSPACE_PART = 250 };
+    const struct smla_variant *v = &plan->variant;
+    const int octets = smla_variant_heads(v) / 8;
+    const bool cluster = merges_in_cluster(v, splits);
+    const int64_t waves = divide_up(rows * splits, resident_blocks(v, device, cluster ? splits : 1));
+    const int64_t merge = splits == 1 ? 0 : cluster ? CLUSTER : WORKSPACE + (int64_t)WORKSPACE_PART * octets * splits;
+    return waves * (BLOCK + BLOCK_OCTET * octets + TURN * divide_up(units, splits)) + merge;
 }
 
-static int most_splits(const struct smla_plan *plan, int64_t rows, int units, int resident)
+static int most_splits(const struct smla_plan *plan, const struct smla_device_facts *device, int64_t rows, int units)
 {
     const struct smla_variant *v = &plan->variant;
     const uint64_t part_bytes = 4 * floats_per_part(v);
-    int64_t parts = (int64_t)resident * WAVES_OF_PARTS;
+    int64_t parts = (int64_t)resident_blocks(v, device, 1) * WAVES_OF_PARTS;
     if (parts > (int64_t)((MAX_WORKSPACE - SMLA_COUNTER_BYTES) / part_bytes))
         parts = (int64_t)((MAX_WORKSPACE - SMLA_COUNTER_BYTES) / part_bytes);
     if (parts > SMLA_COUNTER_BYTES / 4)
@@ -199,15 +213,15 @@ static int most_splits(const struct smla_plan *plan, int64_t rows, int units, in
     return (int)(most > units ? units : most);
 }
 
-static int choose_splits(const struct smla_plan *plan, int64_t rows, int topk, int resident)
+static int choose_splits(const struct smla_plan *plan, const struct smla_device_facts *device, int64_t rows, int topk)
 {
     const int units = divide_up(topk, (int64_t)TILE * plan->variant.key_groups);
-    const int most = most_splits(plan, rows, units, resident);
+    const int most = most_splits(plan, device, rows, units);
     int best = 1;
     for (int splits = 2; splits <= most; splits++) {
         if (divide_up(units, divide_up(units, splits)) != splits)
             continue; /* a part would stay empty */
-        if (predicted_time(plan, rows, units, splits, resident) < predicted_time(plan, rows, units, best, resident))
+        if (predicted_time(plan, device, rows, units, splits) < predicted_time(plan, device, rows, units, best))
             best = splits;
     }
     return best;
@@ -219,7 +233,8 @@ void smla_plan_set_splits(struct smla_plan *plan, int num_splits)
     plan->grid_y = (uint32_t)(plan->head_blocks * num_splits);
     plan->partial_floats = 0;
     plan->workspace_bytes = 0;
-    if (num_splits == 1)
+    plan->clustered = merges_in_cluster(&plan->variant, num_splits);
+    if (num_splits == 1 || plan->clustered)
         return;
     plan->partial_floats = (uint64_t)plan->grid_x * plan->grid_y * floats_per_part(&plan->variant);
     plan->workspace_bytes = SMLA_COUNTER_BYTES + 4 * (size_t)plan->partial_floats;
@@ -233,7 +248,7 @@ void smla_plan_set_variant(struct smla_plan *plan, const struct smla_call *call,
     plan->shared_bytes = smla_variant_shared_bytes(variant);
     plan->grid_x = (uint32_t)call->args.num_tokens;
     const int64_t rows = (int64_t)call->args.num_tokens * plan->head_blocks;
-    smla_plan_set_splits(plan, rows ? choose_splits(plan, rows, call->main_cache.topk, resident_blocks(plan, device)) : 1);
+    smla_plan_set_splits(plan, rows ? choose_splits(plan, device, rows, call->main_cache.topk) : 1);
 }
 
 /* ---- plans */
@@ -275,7 +290,8 @@ sparse_mla_status smla_plan_workspace(size_t *bytes, const struct smla_call *cal
     sparse_mla_status status = smla_plan_make(&plan, call, device, profile);
     if (status != SPARSE_MLA_OK)
         return status;
-    const int most = WAVES_OF_PARTS * resident_blocks(&plan, device) / plan.head_blocks; /* more are never split */
+    const int most =
+        WAVES_OF_PARTS * resident_blocks(&plan.variant, device, 1) / plan.head_blocks; /* more are never split */
     for (int tokens = 1; tokens <= call->args.num_tokens && tokens <= most; tokens++) {
         smaller.args.num_tokens = tokens;
         status = smla_plan_make(&plan, &smaller, device, profile);

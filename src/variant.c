@@ -6,10 +6,10 @@
 #include <string.h>
 
 enum {
-    TILE = 16,         /* keys */
-    SCALE_GROUPS = 4,  /* as in kernels_src/variant.cuh, whose shared memory layout is summed up here */
+    TILE = 16,        /* keys */
+    SCALE_GROUPS = 4, /* as in kernels_src/variant.cuh, whose shared memory layout is summed up here */
     MAX_STAGES = 16,
-    MAX_WARPS = 8,     /* of 255 registers: one SM's worth */
+    MAX_WARPS = 8, /* of 255 registers: one SM's worth */
     FRAGMENT_BYTES = 512
 };
 
@@ -58,8 +58,9 @@ int smla_variant_shared_bytes(const struct smla_variant *v)
     const int rope_queries = 2 * heads * v->rope_dim;
     const int value_factors = 4 * warps * 32;
     const int softmax = 4 * warps * (group_heads + 32 * 2 * v->dim_split + 2 * group_heads);
+    const int merge = 4 * heads * (1 + SMLA_MAX_CLUSTER);
     const int barriers = (16 + 4) * v->key_groups * v->stages;
-    return ring_bytes(v) + exchange + query_factors + rope_queries + value_factors + softmax + barriers + 16;
+    return ring_bytes(v) + exchange + query_factors + rope_queries + value_factors + softmax + barriers + merge + 16;
 }
 
 int smla_profile_shared_limit(int profile)

@@ -39,17 +39,16 @@ static const char source[] =
     "  int warp = threadIdx.x / 32, lane = threadIdx.x % 32, part = (topk + gridDim.y - 1) / gridDim.y;\n"
     "  int begin = blockIdx.y * part, end = min(begin + part, topk), units = row_bytes / 16;\n"
     "  unsigned x = 0;\n"
-    "  for (int j = begin + warp * 8; j < end; j += 64) {\n"
-    "    uint4 v[8], w[8];\n"
-    "    for (int i = 0; i < 8; i++) {\n"
+    "  for (int j = begin + warp * 4; j < end; j += 32) {\n"
+    "    uint4 v[4], w[4];\n"
+    "    for (int i = 0; i < 4; i++) {\n"
     "      int index = indices[(size_t)blockIdx.x * topk + min(j + i, end - 1)];\n"
     "      const uint4 *row = (const uint4 *)(pool + (size_t)index * row_bytes);\n"
     "      v[i] = __ldg(row + lane);\n"
     "      w[i] = lane + 32 < units ? __ldg(row + lane + 32) : v[i];\n"
     "    }\n"
-    "    for (int i = 0; i < 8; i++) {\n"
+    "    for (int i = 0; i < 4; i++)\n"
     "      x ^= v[i].x ^ v[i].y ^ v[i].z ^ v[i].w ^ w[i].x ^ w[i].y ^ w[i].z ^ w[i].w;\n"
-    "    }\n"
     "  }\n"
     "  if (x == 0x12345678u) out[threadIdx.x] = x;\n"
     "}\n";
@@ -274,7 +273,7 @@ static void launch_read(struct bench *b, int tokens, int set)
     const struct settings *s = &b->settings;
     const int32_t *indices = b->indices + (int64_t)set * tokens * s->topk;
     int topk = s->topk, row_bytes = s->row_bytes;
-    const unsigned parts = tokens >= 128 ? 8 : tokens >= 16 ? 16 : 32;
+    const unsigned parts = tokens >= 128 ? 8 : tokens >= 16 ? 16 : 64;
     void *params[] = {&b->pool, &indices, &topk, &row_bytes, &b->out};
     CUDA(cuLaunchKernel(b->read_rows, (unsigned)tokens, parts, 1, 256, 1, 1, 0, b->stream, params, NULL));
 }
@@ -333,8 +332,8 @@ static void measure(struct bench *b, int heads, int tokens)
     smla_variant_name(&plan.variant, name);
     const double median = own[REPLAYS / 2], bytes = (double)tokens * s->topk * s->row_bytes;
     const double flops = 2.0 * tokens * heads * s->topk * (576 + 512);
-    printf("%s,%d,%d,%d,%.2f,%.2f,%.2f,%.2f,%.0f,%.1f\n", name, heads, tokens, plan.num_splits, median, own[0], own[REPLAYS - 1],
-           floor_times[REPLAYS / 2], bytes / median / 1e3, flops / median / 1e6);
+    printf("%s,%d,%d,%d,%.2f,%.2f,%.2f,%.2f,%.0f,%.1f\n", name, heads, tokens, plan.num_splits, median, own[0],
+           own[REPLAYS - 1], floor_times[REPLAYS / 2], bytes / median / 1e3, flops / median / 1e6);
     fflush(stdout);
     free_inputs(b);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* compile_variants TARGET FOLDER    compiles the shipped variants for sm_TARGET: FOLDER/<variant>.cubin, and to stdout a
- *                                   line "<variant> <threads> <blocks per SM> <dynamic shared bytes>" for each
- * compile_variants --defines        prints the compiler options of every shipped variant, one variant a line
+/* compile_variants TARGET FOLDER    compiles the shipped variants for sm_TARGET: FOLDER/<variant>.cubin, and to stdout
+ * a line "<variant> <threads> <blocks per SM> <dynamic shared bytes>" for each compile_variants --defines        prints
+ * the compiler options of every shipped variant, one variant a line
  *
  * Exit status 77: there is no NVRTC, or none for this target. */
 #include "compile.h"

@@ -103,8 +103,7 @@ static void write_row(const struct spec *spec, unsigned char *row, uint64_t *see
     }
     for (int d = 0; d < spec->latent + spec->rope; d++) {
         const double value = clamped(spec, random_normal(seed) * spec->key_size);
-        const uint16_t element =
-            spec->format == SPARSE_MLA_FLAT_BF16 ? smla_to_bf16(value) : smla_to_f16(value);
+        const uint16_t element = spec->format == SPARSE_MLA_FLAT_BF16 ? smla_to_bf16(value) : smla_to_f16(value);
         memcpy(row + 2 * d, &element, 2);
     }
 }
@@ -246,8 +245,8 @@ static void make_queries(struct problem *p, uint64_t *seed)
     for (int64_t t = 0; t < tokens; t++)
         for (int64_t h = 0; h < heads; h++) {
             for (int d = 0; d < spec->latent; d++)
-                q[t * a->q_latent_token_stride + h * a->q_latent_head_stride + d] = smla_to_bf16(
-                    clamped(spec, random_normal(seed)) / group_factor(spec, d / 128 % 4));
+                q[t * a->q_latent_token_stride + h * a->q_latent_head_stride + d] =
+                    smla_to_bf16(clamped(spec, random_normal(seed)) / group_factor(spec, d / 128 % 4));
             uint16_t *rope = spec->strided ? q + tokens * heads * spec->latent : q + spec->latent;
             for (int d = 0; d < spec->rope; d++)
                 rope[t * a->q_rope_token_stride + h * a->q_rope_head_stride + d] =

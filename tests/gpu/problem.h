@@ -21,20 +21,20 @@ enum scale_kind {
 struct spec {
     int tokens, q_len; /* q_len 0: 1 */
     int heads, format, latent, rope, topk;
-    int page_size;     /* 0: 64 */
-    int slots;         /* 0: 4096 */
-    int scales;        /* enum scale_kind */
+    int page_size; /* 0: 64 */
+    int slots;     /* 0: 4096 */
+    int scales;    /* enum scale_kind */
     int out_dtype;
-    double masked;     /* part of the indices that is negative */
-    double past;       /* part of the indices that is >= num_slots */
-    double key_size;   /* standard deviation of keys; 0: 1 */
-    bool clamp;        /* FlashMLA's inputs: q clamped to 1, keys clamped to 1 */
-    bool lengths;      /* random, some <= 0, some above topk; what lies behind is garbage */
-    bool per_request;  /* lengths per request */
-    bool sink;         /* some +inf, some -inf */
-    bool strided;      /* rows of q, out, lse and indices apart, heads before tokens, q in two views */
-    bool table;        /* positions and a block table */
-    bool dense;        /* no indices */
+    double masked;    /* part of the indices that is negative */
+    double past;      /* part of the indices that is >= num_slots */
+    double key_size;  /* standard deviation of keys; 0: 1 */
+    bool clamp;       /* FlashMLA's inputs: q clamped to 1, keys clamped to 1 */
+    bool lengths;     /* random, some <= 0, some above topk; what lies behind is garbage */
+    bool per_request; /* lengths per request */
+    bool sink;        /* some +inf, some -inf */
+    bool strided;     /* rows of q, out, lse and indices apart, heads before tokens, q in two views */
+    bool table;       /* positions and a block table */
+    bool dense;       /* no indices */
     uint32_t flags;
     uint64_t seed;
 };
@@ -55,14 +55,14 @@ void problem_init(struct problem *problem, const struct spec *spec);
 void problem_free(struct problem *problem);
 
 struct errors {
-    double relative;     /* L2 of out over everything */
-    double worst_group;  /* the same over 128 dims at a time, the largest */
-    double worst_head;   /* per head, the largest */
-    double lse;          /* largest |difference| / max(1, |lse|) */
-    double cosine;       /* 1 - 2 xy / (xx + yy) */
-    long flashmla_bad;   /* elements outside FlashMLA's |err| < 1e-3 or rel < 2.01 / 128 */
+    double relative;       /* L2 of out over everything */
+    double worst_group;    /* the same over 128 dims at a time, the largest */
+    double worst_head;     /* per head, the largest */
+    double lse;            /* largest |difference| / max(1, |lse|) */
+    double cosine;         /* 1 - 2 xy / (xx + yy) */
+    long flashmla_bad;     /* elements outside FlashMLA's |err| < 1e-3 or rel < 2.01 / 128 */
     long flashmla_lse_bad; /* outside 1e-6 or rel 8.01 / 65536 */
-    long special_bad;    /* NaN, infinity or zero rows that differ; bytes written that must not be */
+    long special_bad;      /* NaN, infinity or zero rows that differ; bytes written that must not be */
 };
 
 /* Reads the device's out and lse and compares `samples` tokens (0: all) with the host backend. */

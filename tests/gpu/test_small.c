@@ -7,9 +7,9 @@
 
 static const struct {
     int format, latent, rope;
-} caches[] = {{SPARSE_MLA_FP8_DS_MLA, 512, 64},     {SPARSE_MLA_FP8_DS_MLA, 512, 0}, {SPARSE_MLA_FP8_DS_MLA_NOPE, 512, 0},
-              {SPARSE_MLA_FLAT_BF16, 512, 64},      {SPARSE_MLA_FLAT_BF16, 512, 0},  {SPARSE_MLA_FLAT_F16, 512, 64},
-              {SPARSE_MLA_FLAT_F16, 256, 32},       {SPARSE_MLA_FLAT_BF16, 64, 64},  {SPARSE_MLA_FLAT_F16, 192, 0}};
+} caches[] = {{SPARSE_MLA_FP8_DS_MLA, 512, 64}, {SPARSE_MLA_FP8_DS_MLA, 512, 0}, {SPARSE_MLA_FP8_DS_MLA_NOPE, 512, 0},
+              {SPARSE_MLA_FLAT_BF16, 512, 64},  {SPARSE_MLA_FLAT_BF16, 512, 0},  {SPARSE_MLA_FLAT_F16, 512, 64},
+              {SPARSE_MLA_FLAT_F16, 256, 32},   {SPARSE_MLA_FLAT_BF16, 64, 64},  {SPARSE_MLA_FLAT_F16, 192, 0}};
 enum { CACHES = sizeof caches / sizeof *caches };
 
 static void each_profile(const struct spec *base)
@@ -34,23 +34,47 @@ static void test_one_token(void **state)
 static void test_odd_inputs(void **state)
 {
     (void)state;
-    each_profile(&(struct spec){.tokens = 6, .q_len = 2, .heads = 13, .topk = 133, .slots = 300, .page_size = 61,
-                                .masked = 0.3, .past = 0.1, .lengths = true, .sink = true, .strided = true});
+    each_profile(&(struct spec){.tokens = 6,
+                                .q_len = 2,
+                                .heads = 13,
+                                .topk = 133,
+                                .slots = 300,
+                                .page_size = 61,
+                                .masked = 0.3,
+                                .past = 0.1,
+                                .lengths = true,
+                                .sink = true,
+                                .strided = true});
 }
 
 static void test_block_table(void **state)
 {
     (void)state;
-    each_profile(&(struct spec){.tokens = 4, .q_len = 2, .heads = 16, .topk = 90, .slots = 320, .page_size = 16,
-                                .masked = 0.1, .past = 0.05, .lengths = true, .per_request = true, .table = true,
+    each_profile(&(struct spec){.tokens = 4,
+                                .q_len = 2,
+                                .heads = 16,
+                                .topk = 90,
+                                .slots = 320,
+                                .page_size = 16,
+                                .masked = 0.1,
+                                .past = 0.05,
+                                .lengths = true,
+                                .per_request = true,
+                                .table = true,
                                 .out_dtype = SPARSE_MLA_F16});
 }
 
 static void test_dense(void **state)
 {
     (void)state;
-    each_profile(&(struct spec){.tokens = 2, .heads = 24, .topk = 150, .slots = 149, .page_size = 1, .dense = true,
-                                .lengths = true, .out_dtype = SPARSE_MLA_F32});
+    each_profile(&(struct spec){.tokens = 2,
+                                .heads = 24,
+                                .topk = 150,
+                                .slots = 149,
+                                .page_size = 1,
+                                .dense = true,
+                                .lengths = true,
+                                .out_dtype = SPARSE_MLA_F32});
 }
 
 static void test_all_masked(void **state)
@@ -66,8 +90,14 @@ static void test_head_counts(void **state)
     for (int profile = 1; profile < 5; profile++)
         for (size_t i = 0; contexts[profile] && i < sizeof heads / sizeof *heads; i++)
             runner_case(profile,
-                        &(struct spec){.tokens = 1, .heads = heads[i], .latent = 512, .rope = 64, .topk = 100,
-                                       .slots = 300, .masked = 0.2, .seed = (uint64_t)heads[i]},
+                        &(struct spec){.tokens = 1,
+                                       .heads = heads[i],
+                                       .latent = 512,
+                                       .rope = 64,
+                                       .topk = 100,
+                                       .slots = 300,
+                                       .masked = 0.2,
+                                       .seed = (uint64_t)heads[i]},
                         0, 2.0e-3);
 }
 
@@ -78,8 +108,17 @@ static void test_lse_flags(void **state)
                                      SPARSE_MLA_LSE_BASE2 | SPARSE_MLA_LSE_WITH_SINK};
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
         runner_case(0,
-                    &(struct spec){.tokens = 5, .heads = 16, .latent = 512, .rope = 64, .topk = 64, .slots = 300,
-                                   .masked = 0.2, .lengths = true, .sink = true, .flags = flags[i], .seed = i},
+                    &(struct spec){.tokens = 5,
+                                   .heads = 16,
+                                   .latent = 512,
+                                   .rope = 64,
+                                   .topk = 64,
+                                   .slots = 300,
+                                   .masked = 0.2,
+                                   .lengths = true,
+                                   .sink = true,
+                                   .flags = flags[i],
+                                   .seed = i},
                     0, 2.0e-3);
 }
 
@@ -88,8 +127,8 @@ static void test_nan_row(void **state)
 {
     (void)state;
     struct problem p;
-    problem_init(&p, &(struct spec){.tokens = 4, .heads = 8, .latent = 512, .rope = 64, .topk = 40, .slots = 400,
-                                    .seed = 5});
+    problem_init(
+        &p, &(struct spec){.tokens = 4, .heads = 8, .latent = 512, .rope = 64, .topk = 40, .slots = 400, .seed = 5});
     const int32_t slot = p.host_cache.indices[40 + 17];
     unsigned char *row = (unsigned char *)p.host_cache.data +
                          slot / p.host_cache.page_size * p.host_cache.page_stride_bytes +
@@ -106,7 +145,8 @@ static void test_nan_row(void **state)
     problem_free(&p);
 }
 
-/* What the CUDA backend refuses leaves outputs and workspace as they were. */
+/* What the CUDA backend refuses leaves outputs and workspace as they were. The sm80 path
+ * always merges through the workspace. */
 static void test_refusals(void **state)
 {
     (void)state;
@@ -114,10 +154,10 @@ static void test_refusals(void **state)
     problem_init(&p, &(struct spec){.tokens = 1, .heads = 8, .latent = 512, .rope = 64, .topk = 2048, .seed = 6});
     p.device.workspace_size = 100;
     p.device.workspace = runner_workspace();
-    assert_int_equal(sparse_mla_decode(contexts[0], &p.device, stream), SPARSE_MLA_WORKSPACE_TOO_SMALL);
+    assert_int_equal(sparse_mla_decode(contexts[1], &p.device, stream), SPARSE_MLA_WORKSPACE_TOO_SMALL);
     assert_non_null(strstr(sparse_mla_last_error(), "workspace"));
     p.device.q_dtype = SPARSE_MLA_F32;
-    assert_int_equal(sparse_mla_decode(contexts[0], &p.device, stream), SPARSE_MLA_UNSUPPORTED);
+    assert_int_equal(sparse_mla_decode(contexts[1], &p.device, stream), SPARSE_MLA_UNSUPPORTED);
     assert_non_null(strstr(sparse_mla_last_error(), "q_dtype"));
     p.device.q_dtype = SPARSE_MLA_BF16;
     runner_decode(contexts[0], &p);
@@ -128,9 +168,9 @@ static void test_refusals(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_one_token),   cmocka_unit_test(test_odd_inputs), cmocka_unit_test(test_block_table),
-        cmocka_unit_test(test_dense),       cmocka_unit_test(test_all_masked), cmocka_unit_test(test_head_counts),
-        cmocka_unit_test(test_lse_flags),   cmocka_unit_test(test_nan_row),    cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_one_token), cmocka_unit_test(test_odd_inputs), cmocka_unit_test(test_block_table),
+        cmocka_unit_test(test_dense),     cmocka_unit_test(test_all_masked), cmocka_unit_test(test_head_counts),
+        cmocka_unit_test(test_lse_flags), cmocka_unit_test(test_nan_row),    cmocka_unit_test(test_refusals),
     };
     runner_open();
     if (argc > 1)
