@@ -47,20 +47,20 @@ SMLA_FN key_range token_keys(const smla_params &p, const block_place &block)
 
     // Equal parts in units of one tile per key group; a function of the row's own length and the number of splits.
     constexpr int UNIT = TILE * KEY_GROUPS;
-    const int units = (length + UNIT - 1) / UNIT;
-    const int part = (units + p.num_splits - 1) / p.num_splits * UNIT;
-    const i64 begin = (i64)block.split * part, end = begin + part;
+    const int units = (int)(((u32)length + UNIT - 1) / UNIT);
+    const i64 part = (i64)((units + p.num_splits - 1) / p.num_splits) * UNIT;
+    const i64 begin = block.split * part, end = begin + part;
     keys.begin = uniform(begin < length ? (int)begin : length);
     keys.end = uniform(end < length ? (int)end : length);
     return keys;
 }
 
 // What the index list says of a column; -1 past the end.
-SMLA_FN int column_index(const key_range &keys, int column)
+SMLA_FN int column_index(const key_range &keys, u32 column)
 {
-    if (column >= keys.end)
+    if (column >= (u32)keys.end)
         return -1;
-    return keys.indices ? load_constant(keys.indices + column) : column;
+    return keys.indices ? load_constant(keys.indices + column) : (int)column;
 }
 
 // Address of the row that an index names; NULL when it is masked. The blocks of the first heads count a fault for a slot
@@ -127,6 +127,7 @@ SMLA_FN void copy_tile(const key_ring &ring, int stage, const u8 *row, const u8 
 {
     u8 *tile = ring.tiles + stage * TILE_BYTES;
     const u32 valid = ballot(lane < TILE && row != nullptr);
+    row = row ? row : any_row;
     if (lane == 0)
         ring.masks[stage] = valid;
 #if SMLA_BULK
@@ -155,7 +156,7 @@ SMLA_FN void copy_tile(const key_ring &ring, int stage, const u8 *row, const u8 
             const int unit = first + lane, r = unit / ROW_UNITS, at = (unit - r * ROW_UNITS) * 16;
             const u8 *source = (const u8 *)shuffle((i64)row, r & 15);
             if (unit < TILE * ROW_UNITS)
-                copy16(tile + r * ROW_BYTES + at, source ? source + at : any_row, source ? 16 : 0);
+                copy16(tile + r * ROW_BYTES + at, source + at, valid >> r & 1 ? 16 : 0);
         }
     }
     mbarrier_arrive_copies(ring.full + stage);

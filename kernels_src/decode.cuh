@@ -158,7 +158,8 @@ struct tile_walk {
 
 SMLA_FN int load_index(const tile_walk &walk, const key_range &keys, int tile, int lane)
 {
-    return lane < TILE ? column_index(keys, keys.begin + (tile * KEY_GROUPS + walk.key_group) * TILE + lane) : -1;
+    const u32 column = (u32)keys.begin + (u32)(tile * KEY_GROUPS + walk.key_group) * TILE + (u32)lane;
+    return lane < TILE ? column_index(keys, column) : -1;
 }
 
 SMLA_FN void copy_next(tile_walk &walk, const smla_params &p, const key_range &keys, int tile, int stage, int lane)
@@ -171,7 +172,7 @@ SMLA_FN void copy_next(tile_walk &walk, const smla_params &p, const key_range &k
 
 SMLA_FN tile_walk start_walk(const key_range &keys, int warp, int lane)
 {
-    const int all_tiles = (keys.end - keys.begin + TILE - 1) / TILE;
+    const int all_tiles = (int)(((u32)(keys.end - keys.begin) + TILE - 1) / TILE);
     const int key_group = warp / RING_WARPS;
     tile_walk walk = {ring_of(key_group), key_group, warp % RING_WARPS, 0, -1, -1};
     walk.tiles = (all_tiles - key_group + KEY_GROUPS - 1) / KEY_GROUPS;

@@ -58,7 +58,7 @@ constexpr int ROW_BYTES = (ROW_UNITS | 1) * 16;
 constexpr int TILE_BYTES = TILE * ROW_BYTES;
 
 // Up to so many parts of a token are a cluster (where there are clusters).
-constexpr int MAX_CLUSTER = 8;
+constexpr int MAX_CLUSTER = 16;
 
 // A stage is refilled REFILL_LAG tiles after its tile: a warp alone with its ring knows that it is done with the last
 // one; where several share a ring, refilling the last one would make the copying warp wait for the slowest.

@@ -34,7 +34,8 @@ enum { /* CUdevice_attribute */
 
 enum { /* CUfunction_attribute */
        SMLA_CU_FUNC_NUM_REGS = 4,
-       SMLA_CU_FUNC_MAX_DYNAMIC_SHARED = 8
+       SMLA_CU_FUNC_MAX_DYNAMIC_SHARED = 8,
+    SMLA_CU_FUNC_NON_PORTABLE_CLUSTER = 14
 };
 
 enum {

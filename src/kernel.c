@@ -120,6 +120,8 @@ static sparse_mla_status take_function(const struct smla_driver *driver, struct 
     result = driver->func_set_attribute(kernel->function, SMLA_CU_FUNC_MAX_DYNAMIC_SHARED, shared_bytes);
     if (result != SMLA_CU_SUCCESS)
         return smla_driver_fail(driver, result, "cuFuncSetAttribute");
+    /* Refused where there are no clusters; where there are, a launch that needs it would say so. */
+    driver->func_set_attribute(kernel->function, SMLA_CU_FUNC_NON_PORTABLE_CLUSTER, 1);
     result = driver->func_get_attribute(&kernel->registers, SMLA_CU_FUNC_NUM_REGS, kernel->function);
     if (result != SMLA_CU_SUCCESS)
         return smla_driver_fail(driver, result, "cuFuncGetAttribute");

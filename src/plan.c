@@ -60,8 +60,10 @@ static void choose_layout(struct smla_variant *v, int num_heads)
     const int in_block = divide_up(octets, divide_up(octets, MAX_BLOCK_OCTETS));
     v->dim_split = in_block % 2 == 0 ? 2 : 1;
     v->head_groups = in_block / v->dim_split;
-    v->blocks_per_sm = 1;
-    for (v->key_groups = MAX_BLOCK_OCTETS; v->key_groups > 1; v->key_groups /= 2)
+    v->blocks_per_sm = in_block == 1 && v->profile == SPARSE_MLA_PROFILE_SM90 ? 2 : 1;
+    /* Three octets and copies of 16 bytes at a time want more registers than there are, unless there is one group. */
+    const bool tight = in_block == 3 && v->profile < SPARSE_MLA_PROFILE_SM90;
+    for (v->key_groups = tight ? 1 : 4; v->key_groups > 1; v->key_groups /= 2)
         if (v->key_groups * in_block <= MAX_BLOCK_OCTETS && fill_stages(v))
             return;
     fill_stages(v);
@@ -94,7 +96,7 @@ bool smla_plan_shipped(int profile, int n, struct smla_variant *variant)
         int num_heads, topk;
     } shapes[] = {{8, 2048}, {16, 2048}, {32, 2048}, {64, 2048}, {8, 4096}, {64, 4096}, {24, 512}, {8, 128}};
     enum { CACHES = sizeof caches / sizeof *caches, SHAPES = sizeof shapes / sizeof *shapes };
-    if (n < 0 || n >= CACHES * SHAPES)
+    if (profile == SPARSE_MLA_PROFILE_AUTO || n < 0 || n >= CACHES * SHAPES)
         return false;
     *variant = choose_variant(caches[n / SHAPES].format, 512, caches[n / SHAPES].rope_dim, shapes[n % SHAPES].num_heads,
                               shapes[n % SHAPES].topk, profile);
@@ -168,12 +170,19 @@ static int resident_blocks(const struct smla_variant *v, const struct smla_devic
     enum { GROUP = 16, LEAST_OF_GROUP = 12 };
     if (cluster <= 2 || device->sm_count < GROUP)
         return device->sm_count * v->blocks_per_sm;
-    return LEAST_OF_GROUP * v->blocks_per_sm / cluster * cluster * (device->sm_count / GROUP);
+    const int in_group = LEAST_OF_GROUP * v->blocks_per_sm / cluster;
+    return cluster * (in_group ? in_group * (device->sm_count / GROUP) : 1); /* some groups are larger */
 }
 
-static bool merges_in_cluster(const struct smla_variant *v, int splits)
+/* 8 is what every device with clusters takes; 16 what the large ones do that have the room. */
+static int max_cluster(const struct smla_variant *v, const struct smla_device_facts *device)
 {
-    return splits > 1 && splits <= SMLA_MAX_CLUSTER && v->profile >= SPARSE_MLA_PROFILE_SM90;
+    const int cc = device->compute_capability;
+    if (v->profile < SPARSE_MLA_PROFILE_SM90)
+        return 1;
+    return v->profile == SPARSE_MLA_PROFILE_SM90 && (cc == 90 || cc == 100 || cc == 103) && device->sm_count >= 64
+               ? SMLA_MAX_CLUSTER
+               : 8;
 }
 
 static uint64_t floats_per_part(const struct smla_variant *v)
@@ -189,10 +198,13 @@ static int64_t predicted_time(const struct smla_plan *plan, const struct smla_de
     enum { BLOCK = 7000, BLOCK_OCTET = 700, TURN = 1400, CLUSTER = 1000, WORKSPACE = 3000, WORKSPACE_PART = 250 };
     const struct smla_variant *v = &plan->variant;
     const int octets = smla_variant_heads(v) / 8;
-    const bool cluster = merges_in_cluster(v, splits);
-    const int64_t waves = divide_up(rows * splits, resident_blocks(v, device, cluster ? splits : 1));
+    const bool cluster = splits > 1 && splits <= plan->max_cluster;
+    const int64_t blocks = rows * splits, resident = resident_blocks(v, device, cluster ? splits : 1);
+    const int64_t waves = divide_up(blocks, resident);
+    const bool crowded = (blocks < resident ? blocks : resident) * 5 > (int64_t)device->sm_count * 7;
+    const int64_t turns = (int64_t)divide_up(units, splits) * (crowded ? 2 : 1);
     const int64_t merge = splits == 1 ? 0 : cluster ? CLUSTER : WORKSPACE + (int64_t)WORKSPACE_PART * octets * splits;
-    return waves * (BLOCK + BLOCK_OCTET * octets + TURN * divide_up(units, splits)) + merge;
+    return waves * (BLOCK + BLOCK_OCTET * octets + TURN * turns) + merge;
 }
 
 static int most_splits(const struct smla_plan *plan, const struct smla_device_facts *device, int64_t rows, int units)
@@ -233,7 +245,7 @@ void smla_plan_set_splits(struct smla_plan *plan, int num_splits)
     plan->grid_y = (uint32_t)(plan->head_blocks * num_splits);
     plan->partial_floats = 0;
     plan->workspace_bytes = 0;
-    plan->clustered = merges_in_cluster(&plan->variant, num_splits);
+    plan->clustered = num_splits > 1 && num_splits <= plan->max_cluster;
     if (num_splits == 1 || plan->clustered)
         return;
     plan->partial_floats = (uint64_t)plan->grid_x * plan->grid_y * floats_per_part(&plan->variant);
@@ -244,6 +256,7 @@ void smla_plan_set_variant(struct smla_plan *plan, const struct smla_call *call,
                            const struct smla_variant *variant)
 {
     plan->variant = *variant;
+    plan->max_cluster = max_cluster(variant, device);
     plan->head_blocks = divide_up(call->args.num_heads, smla_variant_heads(variant));
     plan->shared_bytes = smla_variant_shared_bytes(variant);
     plan->grid_x = (uint32_t)call->args.num_tokens;

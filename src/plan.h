@@ -17,6 +17,7 @@ struct smla_plan {
     struct smla_variant variant;
     int head_blocks; /* blocks that share a token's heads */
     int num_splits;  /* blocks that share a token's keys */
+    int max_cluster;     /* parts that can be a cluster on this device; 1: none */
     bool clustered;      /* those blocks are a cluster and merge in shared memory: no workspace */
     int shared_bytes;
     uint32_t grid_x;        /* num_tokens */

@@ -10,7 +10,7 @@
 #define SMLA_VARIANT_NAME_MAX 128
 #define SMLA_VARIANT_DEFINES 12
 #define SMLA_DEFINE_MAX 160
-#define SMLA_MAX_CLUSTER 8 /* parts of a token that are one cluster; as in kernels_src/variant.cuh */
+#define SMLA_MAX_CLUSTER 16 /* parts of a token that are one cluster; as in kernels_src/variant.cuh */
 
 struct smla_variant {
     int format;      /* sparse_mla_format; FP8_DS_MLA_NOPE is FP8_DS_MLA with rope_dim 0 */

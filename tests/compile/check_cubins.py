@@ -3,7 +3,8 @@
 """Compiles every shipped variant for the targets given and checks the cubins.
 
 Registers, local memory, shared memory (static and dynamic) and code size stand in table.csv, which names the NVRTC that
-made it. That version must give the very same numbers; to any other they are upper limits. --update writes the table.
+made it. That version must give the very same numbers, code size apart; to any other they are upper limits, with some
+slack for registers and code. --update writes the table.
 
 nvdisasm is $NVDISASM, else that of PATH, of the PyPI package nvidia-cuda-nvdisasm or of /usr/local/cuda.
 Exit status 77 (skipped): there is no nvdisasm, no NVRTC, or none for the target.
@@ -24,6 +25,7 @@ from sass import Program
 SKIPPED = 77
 COLUMNS = ("registers", "local", "shared", "code")
 CODE_SLACK = 1.1
+REGISTER_SLACK = 16  # another compiler counts differently; what must be resident fits all the same, see check_cubin()
 LOCAL_LIMIT = 64
 SMALL_SHARED = {86, 89, 120, 121}  # 100 KiB per SM, 1 of them reserved for the driver
 SMALL_SHARED_LIMIT = 101376
@@ -78,12 +80,14 @@ def check_cubin(cubin, target, threads, blocks):
 
 def check_row(cubin, row, exactly):
     """Against a row of the table."""
+    recorded = {column: int(row[column]) for column in COLUMNS}
+    limits = {**recorded, "code": recorded["code"] * CODE_SLACK}
+    if not exactly:
+        limits["registers"] += REGISTER_SLACK
     for column in COLUMNS:
-        value, limit = getattr(cubin, column), int(row[column])
-        if column == "code":
-            limit = int(limit * CODE_SLACK)
-        if value > limit or exactly and column != "code" and value != limit:
-            yield f"{column} is {value}, the table says {row[column]}"
+        value = getattr(cubin, column)
+        if value > limits[column] or exactly and column != "code" and value < limits[column]:
+            yield f"{column} is {value}, the table says {recorded[column]}"
 
 
 def check_target(options, nvdisasm, table, target):

@@ -52,8 +52,11 @@ static void check_splits(const struct shape *shape, const struct smla_plan *plan
     const int units = units_of(shape, plan), part = (units + plan->num_splits - 1) / plan->num_splits;
     assert_true(plan->num_splits >= 1);
     assert_true((int64_t)part * (plan->num_splits - 1) < units); /* at full length no part is empty */
-    assert_true(!plan->clustered || (plan->num_splits > 1 && plan->num_splits <= SMLA_MAX_CLUSTER &&
-                                     v->profile >= SPARSE_MLA_PROFILE_SM90));
+    if (plan->clustered) {
+        assert_true(v->profile >= SPARSE_MLA_PROFILE_SM90);
+        /* 8 is what every device with clusters takes. */
+        assert_in_range(plan->num_splits, 2, v->profile == SPARSE_MLA_PROFILE_SM90 ? SMLA_MAX_CLUSTER : 8);
+    }
     if (plan->num_splits == 1 || plan->clustered)
         return;
     assert_true(v->topk_max == 0 || plan->num_splits <= LANES); /* the merge gives a lane to each */
