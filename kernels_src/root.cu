@@ -7,4 +7,5 @@
 #include "copy.cuh"
 #include "attend.cuh"
 #include "output.cuh"
+#include "merge.cuh"
 #include "decode.cuh"

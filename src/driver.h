@@ -35,12 +35,12 @@ enum { /* CUdevice_attribute */
 enum { /* CUfunction_attribute */
        SMLA_CU_FUNC_NUM_REGS = 4,
        SMLA_CU_FUNC_MAX_DYNAMIC_SHARED = 8,
-    SMLA_CU_FUNC_NON_PORTABLE_CLUSTER = 14
+       SMLA_CU_FUNC_NON_PORTABLE_CLUSTER = 14
 };
 
 enum {
-    SMLA_CU_CAPTURE_NONE = 0,    /* CUstreamCaptureStatus */
-    SMLA_CU_RESOURCE_TYPE_SM = 1, /* CUdevResourceType */
+    SMLA_CU_CAPTURE_NONE = 0,            /* CUstreamCaptureStatus */
+    SMLA_CU_RESOURCE_TYPE_SM = 1,        /* CUdevResourceType */
     SMLA_CU_LAUNCH_CLUSTER_DIMENSION = 4 /* CUlaunchAttributeID */
 };
 

@@ -17,11 +17,11 @@ struct smla_plan {
     struct smla_variant variant;
     int head_blocks; /* blocks that share a token's heads */
     int num_splits;  /* blocks that share a token's keys */
-    int max_cluster;     /* parts that can be a cluster on this device; 1: none */
-    bool clustered;      /* those blocks are a cluster and merge in shared memory: no workspace */
+    int max_cluster; /* parts that can be a cluster on this device; 1: none */
+    bool clustered;  /* those blocks are a cluster and merge in shared memory: no workspace */
     int shared_bytes;
-    uint32_t grid_x;        /* num_tokens */
-    uint32_t grid_y;        /* head_blocks * num_splits */
+    uint32_t grid_x;         /* num_tokens */
+    uint32_t grid_y;         /* head_blocks * num_splits */
     uint64_t partial_floats; /* of the workspace, behind the counters; the lse of partials included */
     size_t workspace_bytes;  /* 0: no split, no workspace needed */
 };

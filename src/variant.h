@@ -13,7 +13,7 @@
 #define SMLA_MAX_CLUSTER 16 /* parts of a token that are one cluster; as in kernels_src/variant.cuh */
 
 struct smla_variant {
-    int format;      /* sparse_mla_format; FP8_DS_MLA_NOPE is FP8_DS_MLA with rope_dim 0 */
+    int format; /* sparse_mla_format; FP8_DS_MLA_NOPE is FP8_DS_MLA with rope_dim 0 */
     int latent_dim;
     int rope_dim;
     int head_groups; /* per block; a group is 8 * dim_split heads */
@@ -21,8 +21,8 @@ struct smla_variant {
     int key_groups;  /* per block; each walks its own stream of key tiles */
     int stages;      /* 16-key tiles of shared memory per key group */
     int blocks_per_sm;
-    int topk_max;    /* largest width served; 0: any */
-    int profile;     /* sparse_mla_profile, never AUTO */
+    int topk_max; /* largest width served; 0: any */
+    int profile;  /* sparse_mla_profile, never AUTO */
 };
 
 /* Writes the kernel's name, at most SMLA_VARIANT_NAME_MAX bytes with its NUL. */
@@ -39,7 +39,7 @@ bool smla_variant_valid(const struct smla_variant *variant);
 
 int smla_variant_warps(const struct smla_variant *variant); /* per block */
 int smla_variant_threads(const struct smla_variant *variant);
-int smla_variant_tile_bytes(const struct smla_variant *variant); /* 16 rows in shared memory */
+int smla_variant_tile_bytes(const struct smla_variant *variant);   /* 16 rows in shared memory */
 int smla_variant_heads(const struct smla_variant *variant);        /* per block */
 int smla_variant_shared_bytes(const struct smla_variant *variant); /* dynamic, per block */
 

@@ -56,25 +56,21 @@ struct CUstream_st;
 /** Result of a call. Values never change; new ones are added at the end. */
 typedef enum sparse_mla_status {
     SPARSE_MLA_OK = 0,
-    SPARSE_MLA_INVALID_ARGUMENT = 1,   /**< an argument breaks a rule of this header */
-    SPARSE_MLA_UNSUPPORTED = 2,        /**< valid, but not by this version, backend or device */
-    SPARSE_MLA_NO_DRIVER = 3,          /**< libcuda.so.1 is missing or has no usable device */
-    SPARSE_MLA_DRIVER_TOO_OLD = 4,     /**< the driver cannot run what this call needs */
-    SPARSE_MLA_DRIVER_ERROR = 5,       /**< a driver call failed; the sentence has its name and number */
-    SPARSE_MLA_NO_COMPILER = 6,        /**< NVRTC is missing and no cache holds the kernel */
-    SPARSE_MLA_COMPILER_TOO_OLD = 7,   /**< NVRTC is older than 12.8 or does not know the architecture */
-    SPARSE_MLA_COMPILE_FAILED = 8,     /**< NVRTC refused the source; the log callback has its output */
-    SPARSE_MLA_NOT_READY = 9,          /**< cold kernel under on_miss = FAIL or during stream capture */
-    SPARSE_MLA_OUT_OF_MEMORY = 10,     /**< host or device allocation failed */
+    SPARSE_MLA_INVALID_ARGUMENT = 1,    /**< an argument breaks a rule of this header */
+    SPARSE_MLA_UNSUPPORTED = 2,         /**< valid, but not by this version, backend or device */
+    SPARSE_MLA_NO_DRIVER = 3,           /**< libcuda.so.1 is missing or has no usable device */
+    SPARSE_MLA_DRIVER_TOO_OLD = 4,      /**< the driver cannot run what this call needs */
+    SPARSE_MLA_DRIVER_ERROR = 5,        /**< a driver call failed; the sentence has its name and number */
+    SPARSE_MLA_NO_COMPILER = 6,         /**< NVRTC is missing and no cache holds the kernel */
+    SPARSE_MLA_COMPILER_TOO_OLD = 7,    /**< NVRTC is older than 12.8 or does not know the architecture */
+    SPARSE_MLA_COMPILE_FAILED = 8,      /**< NVRTC refused the source; the log callback has its output */
+    SPARSE_MLA_NOT_READY = 9,           /**< cold kernel under on_miss = FAIL or during stream capture */
+    SPARSE_MLA_OUT_OF_MEMORY = 10,      /**< host or device allocation failed */
     SPARSE_MLA_WORKSPACE_TOO_SMALL = 11 /**< see sparse_mla_decode_workspace() */
 } sparse_mla_status;
 
 /** Element type of a tensor. */
-typedef enum sparse_mla_dtype {
-    SPARSE_MLA_BF16 = 0,
-    SPARSE_MLA_F16 = 1,
-    SPARSE_MLA_F32 = 2
-} sparse_mla_dtype;
+typedef enum sparse_mla_dtype { SPARSE_MLA_BF16 = 0, SPARSE_MLA_F16 = 1, SPARSE_MLA_F32 = 2 } sparse_mla_dtype;
 
 /**
  * Record layout of a cache: the bytes of one slot (one key).
@@ -109,10 +105,10 @@ typedef enum sparse_mla_length_mode {
 
 /** Bits of sparse_mla_decode_args.flags. */
 enum {
-    SPARSE_MLA_LSE_BASE2 = 1 << 0,       /**< lse in base 2 instead of base e */
-    SPARSE_MLA_LSE_WITH_SINK = 1 << 1,   /**< lse = ln(exp(lse) + exp(sink)); of an empty row: sink */
-    SPARSE_MLA_LSE_EMPTY_POSINF = 1 << 2, /**< lse of an empty row is +inf (FlashMLA), not -inf */
-    SPARSE_MLA_BATCH_INVARIANT = 1 << 3, /**< a token's bits depend on no other token and not on T */
+    SPARSE_MLA_LSE_BASE2 = 1 << 0,          /**< lse in base 2 instead of base e */
+    SPARSE_MLA_LSE_WITH_SINK = 1 << 1,      /**< lse = ln(exp(lse) + exp(sink)); of an empty row: sink */
+    SPARSE_MLA_LSE_EMPTY_POSINF = 1 << 2,   /**< lse of an empty row is +inf (FlashMLA), not -inf */
+    SPARSE_MLA_BATCH_INVARIANT = 1 << 3,    /**< a token's bits depend on no other token and not on T */
     SPARSE_MLA_PROGRAMMATIC_LAUNCH = 1 << 4 /**< launch with programmatic stream serialization */
 };
 
@@ -124,18 +120,18 @@ enum {
  * are aligned to 4 bytes.
  */
 typedef struct sparse_mla_cache {
-    size_t struct_size;        /**< sizeof(sparse_mla_cache); set by sparse_mla_cache_init() */
-    const void *data;          /**< first byte of slot 0; may be NULL when num_slots is 0 */
-    int64_t num_slots;         /**< 0 .. 2^31 - 1; slots at or past it are masked and count as faults */
-    int64_t page_stride_bytes; /**< from one page to the next; not necessarily page_size * row_stride_bytes */
-    int64_t row_stride_bytes;  /**< from one slot to the next within a page */
-    int32_t format;            /**< sparse_mla_format */
-    int32_t page_size;         /**< slots per page, any positive number */
+    size_t struct_size;          /**< sizeof(sparse_mla_cache); set by sparse_mla_cache_init() */
+    const void *data;            /**< first byte of slot 0; may be NULL when num_slots is 0 */
+    int64_t num_slots;           /**< 0 .. 2^31 - 1; slots at or past it are masked and count as faults */
+    int64_t page_stride_bytes;   /**< from one page to the next; not necessarily page_size * row_stride_bytes */
+    int64_t row_stride_bytes;    /**< from one slot to the next within a page */
+    int32_t format;              /**< sparse_mla_format */
+    int32_t page_size;           /**< slots per page, any positive number */
     int32_t latent_offset_bytes; /**< flat formats: where the latent begins in a record, a multiple of 16; else 0 */
-    int32_t rope_offset_bytes; /**< flat formats: where the rope begins in a record, a multiple of 16; -1: behind the
-                                *   latent; else -1 */
-    float tensor_scale;        /**< SPARSE_MLA_FLAT_E4M3: the scale of the tensor; else unused */
-    int32_t topk;              /**< width of a row of indices; without indices: the largest length, >= 1 */
+    int32_t rope_offset_bytes;   /**< flat formats: where the rope begins in a record, a multiple of 16; -1: behind the
+                                  *   latent; else -1 */
+    float tensor_scale;          /**< SPARSE_MLA_FLAT_E4M3: the scale of the tensor; else unused */
+    int32_t topk;                /**< width of a row of indices; without indices: the largest length, >= 1 */
 
     /** int32 [T, topk], optional. Physical slots, or positions when block_table is given. Negative: masked.
      *  NULL: key j is position (or slot) j, that is, dense decode. */
@@ -146,7 +142,7 @@ typedef struct sparse_mla_cache {
     /** int32, optional (NULL: every row has topk columns). Columns at or past the length are never read;
      *  <= 0: an empty row; > topk counts as topk. */
     const int32_t *lengths;
-    int32_t length_mode;       /**< sparse_mla_length_mode */
+    int32_t length_mode; /**< sparse_mla_length_mode */
 
     int32_t block_table_width; /**< pages per row of block_table */
     /** int32 [num_requests, block_table_width], optional: slot = block_table[request][pos / page_size] *
@@ -188,12 +184,12 @@ typedef struct sparse_mla_decode_args {
     const sparse_mla_cache *main_cache;  /**< the cache */
     const sparse_mla_cache *extra_cache; /**< optional second cache (DeepSeek-V4): one softmax over both */
 
-    void *out; /**< [T, H, value_dim], last dim contiguous, 16-byte aligned as q; overlaps no input */
+    void *out;                  /**< [T, H, value_dim], last dim contiguous, 16-byte aligned as q; overlaps no input */
     int64_t out_request_stride; /**< elements */
     int64_t out_token_stride;   /**< elements */
     int64_t out_head_stride;    /**< elements */
 
-    float *lse; /**< float32 [T, H], optional; 4-byte aligned; overlaps no input */
+    float *lse;                 /**< float32 [T, H], optional; 4-byte aligned; overlaps no input */
     int64_t lse_request_stride; /**< elements */
     int64_t lse_token_stride;   /**< elements */
     int64_t lse_head_stride;    /**< elements */
@@ -250,10 +246,10 @@ typedef void (*sparse_mla_log_fn)(void *user, sparse_mla_log_level level, const 
 
 /** Options of sparse_mla_create(). Strings are copied. */
 typedef struct sparse_mla_options {
-    size_t struct_size; /**< sizeof(sparse_mla_options); set by sparse_mla_options_init() */
-    int32_t backend;    /**< sparse_mla_backend */
-    int32_t on_miss;    /**< sparse_mla_on_miss */
-    int32_t profile;    /**< sparse_mla_profile */
+    size_t struct_size;    /**< sizeof(sparse_mla_options); set by sparse_mla_options_init() */
+    int32_t backend;       /**< sparse_mla_backend */
+    int32_t on_miss;       /**< sparse_mla_on_miss */
+    int32_t profile;       /**< sparse_mla_profile */
     int32_t no_disk_cache; /**< non-zero: keep compiled kernels in memory only */
     /** Directory of compiled kernels. NULL: $SPARSEMLA_CACHE_DIR, else $XDG_CACHE_HOME/sparsemla, else
      *  $HOME/.cache/sparsemla, else memory only. Created with mode 0700. */
@@ -304,14 +300,14 @@ typedef int (*sparse_mla_cache_entry_fn)(void *user, const sparse_mla_cache_entr
 
 /** What sparse_mla_device_info() reports. */
 typedef struct sparse_mla_device {
-    size_t struct_size;         /**< sizeof(sparse_mla_device); set by sparse_mla_device_init() */
-    char name[128];             /**< the driver's name of the device */
-    int32_t compute_capability; /**< 10 * major + minor: 120 */
-    int32_t sm_count;           /**< multiprocessors */
+    size_t struct_size;             /**< sizeof(sparse_mla_device); set by sparse_mla_device_init() */
+    char name[128];                 /**< the driver's name of the device */
+    int32_t compute_capability;     /**< 10 * major + minor: 120 */
+    int32_t sm_count;               /**< multiprocessors */
     int32_t shared_bytes_per_block; /**< opt-in limit */
-    int32_t driver_version;     /**< 1000 * major + 10 * minor: 13000 */
-    int32_t nvrtc_version;      /**< 1000 * major + 10 * minor; 0: no NVRTC found */
-    int32_t profile;            /**< sparse_mla_profile that AUTO means here */
+    int32_t driver_version;         /**< 1000 * major + 10 * minor: 13000 */
+    int32_t nvrtc_version;          /**< 1000 * major + 10 * minor; 0: no NVRTC found */
+    int32_t profile;                /**< sparse_mla_profile that AUTO means here */
 } sparse_mla_device;
 
 /** Fills with zeros and defaults: page_size 64, rope behind the latent. */

@@ -28,6 +28,7 @@ struct fake_world {
     char entry_point[128];
     int dynamic_shared;
     struct smla_cu_launch_config config;
+    struct smla_cu_launch_attribute attribute; /* the first of config */
     struct smla_params params;
     unsigned long long zeroed_at;
     size_t zeroed_bytes;

@@ -159,6 +159,8 @@ static int fake_launch_kernel_ex(const struct smla_cu_launch_config *config, str
     pthread_mutex_lock(&fake.mutex);
     fake.launches++;
     fake.config = *config;
+    if (config->num_attributes)
+        fake.attribute = *config->attributes;
     memcpy(&fake.params, params[0], sizeof fake.params);
     pthread_mutex_unlock(&fake.mutex);
     return SMLA_CU_SUCCESS;

@@ -502,6 +502,7 @@ static void the_launch_is_what_the_plan_says(void **state)
     size_t bytes = 0;
     (void)state;
     start();
+    fake.capability = 80; /* no clusters: parts merge through the workspace */
     args.q_len = 2;
     args.lse = address(6);
     args.sink = address(7);
@@ -594,6 +595,7 @@ static void a_wrong_workspace_is_refused(void **state)
 {
     (void)state;
     start();
+    fake.capability = 80;
     args.workspace_size = 1000;
     expect(decode(), SPARSE_MLA_WORKSPACE_TOO_SMALL, "workspace_size is 1000; this call needs ");
     args.workspace = (char *)args.workspace + 16;
@@ -609,6 +611,23 @@ static void a_wrong_workspace_is_refused(void **state)
     assert_int_equal(sparse_mla_workspace_init(context, address(5), 1 << 20, stream), SPARSE_MLA_OK);
     assert_int_equal(fake.zeroed_at, (uintptr_t)address(5));
     assert_int_equal(fake.zeroed_bytes, 65536);
+}
+
+/* Where there are clusters, the parts of a token are one and need no workspace. */
+static void parts_are_a_cluster(void **state)
+{
+    (void)state;
+    start();
+    args.workspace = NULL;
+    assert_int_equal(decode(), SPARSE_MLA_OK);
+    assert_true(fake.params.num_splits > 1);
+    assert_int_equal(fake.params.clustered, 1);
+    assert_int_equal(fake.config.num_attributes, 1);
+    assert_int_equal(fake.attribute.id, SMLA_CU_LAUNCH_CLUSTER_DIMENSION);
+    assert_int_equal(fake.attribute.value.cluster.x, 1);
+    assert_int_equal(fake.attribute.value.cluster.y, fake.params.num_splits);
+    assert_int_equal(fake.attribute.value.cluster.z, 1);
+    assert_null(fake.params.partials);
 }
 
 static void no_token_is_a_success(void **state)
@@ -750,6 +769,7 @@ int main(void)
         WITH_WORLD(the_launch_is_what_the_plan_says),
         WITH_WORLD(no_split_needs_no_workspace),
         WITH_WORLD(a_wrong_workspace_is_refused),
+        WITH_WORLD(parts_are_a_cluster),
         WITH_WORLD(no_token_is_a_success),
         WITH_WORLD(a_green_context_counts_its_own_multiprocessors),
         WITH_WORLD(options_are_checked),
