@@ -87,19 +87,23 @@ SMLA_FN const u8 *row_address(const smla_params &p, const key_range &keys, int i
     return cache.data + (i64)page * cache.page_stride + (i64)row * cache.row_stride;
 }
 
-// The stages of one key group.
-struct key_ring {
-    u8 *tiles;
-    u64 *full, *empty;
-    u32 *masks; // bit r: row r of the tile is a valid key
-};
-
-SMLA_FN key_ring ring_of(int key_group)
+// A stage of a key group: its number among all stages of the block.
+SMLA_FN u8 *tile_of(int stage)
 {
-    u8 *shared = shared_buffer();
-    u64 *barriers = (u64 *)(shared + BARRIERS_AT) + key_group * STAGES;
-    return {shared + RING_AT + key_group * STAGES * TILE_BYTES, barriers, barriers + KEY_GROUPS * STAGES,
-            (u32 *)(shared + MASKS_AT) + key_group * STAGES};
+    return shared_buffer() + RING_AT + stage * TILE_BYTES;
+}
+SMLA_FN u64 *full_barrier(int stage)
+{
+    return (u64 *)(shared_buffer() + BARRIERS_AT) + stage;
+}
+SMLA_FN u64 *empty_barrier(int stage)
+{
+    return full_barrier(KEY_GROUPS * STAGES + stage);
+}
+// Bit r: row r of the tile is a valid key.
+SMLA_FN u32 *mask_of(int stage)
+{
+    return (u32 *)(shared_buffer() + MASKS_AT) + stage;
 }
 
 // Before the block's first barrier.
@@ -108,9 +112,8 @@ SMLA_FN void init_rings()
     const int i = thread_index();
     if (i >= KEY_GROUPS * STAGES)
         return;
-    const key_ring all = ring_of(0);
-    mbarrier_init(all.full + i, SMLA_BULK ? 1 : 33); // 33: every lane's copies and lane 0's mask
-    mbarrier_init(all.empty + i, RING_WARPS);
+    mbarrier_init(full_barrier(i), SMLA_BULK ? 1 : 33); // 33: every lane's copies and lane 0's mask
+    mbarrier_init(empty_barrier(i), RING_WARPS);
     mbarrier_init_fence();
 }
 
@@ -123,13 +126,13 @@ SMLA_FN void zero_row(u8 *row, int lane)
 // Starts the copies of one tile into a free stage. Lanes 0 to 15 bring the address of their row, or NULL. A masked row
 // reads as zero, scales included: its weight of zero alone would not do, since stale bytes may be NaN. A tile without
 // a valid key is left as it is and its mask says so. `any_row` stands for masked sources, of which nothing is read.
-SMLA_FN void copy_tile(const key_ring &ring, int stage, const u8 *row, const u8 *any_row, int lane)
+SMLA_FN void copy_tile(int stage, const u8 *row, const u8 *any_row, int lane)
 {
-    u8 *tile = ring.tiles + stage * TILE_BYTES;
+    u8 *tile = tile_of(stage);
     const u32 valid = ballot(lane < TILE && row != nullptr);
     row = row ? row : any_row;
     if (lane == 0)
-        ring.masks[stage] = valid;
+        *mask_of(stage) = valid;
 #if SMLA_BULK
     if (valid != 0 && valid != 0xFFFF) {
         for (int r = 0; r < TILE; r++)
@@ -139,14 +142,14 @@ SMLA_FN void copy_tile(const key_ring &ring, int stage, const u8 *row, const u8 
     }
     sync_warp();
     if (lane == 0)
-        mbarrier_arrive_expect(ring.full + stage, count_bits(valid) * ROW_READ);
+        mbarrier_arrive_expect(full_barrier(stage), count_bits(valid) * ROW_READ);
     sync_warp();
     const bool elected = elect_lane();
 #pragma unroll 8
     for (int r = 0; r < TILE; r++) {
         const u8 *source = (const u8 *)shuffle((i64)row, r);
         if (elected && (valid >> r & 1))
-            bulk_copy(tile + r * ROW_BYTES, source, ROW_READ, ring.full + stage);
+            bulk_copy(tile + r * ROW_BYTES, source, ROW_READ, full_barrier(stage));
     }
 #else
     if (valid != 0) {
@@ -159,8 +162,8 @@ SMLA_FN void copy_tile(const key_ring &ring, int stage, const u8 *row, const u8 
                 copy16(tile + r * ROW_BYTES + at, source + at, valid >> r & 1 ? 16 : 0);
         }
     }
-    mbarrier_arrive_copies(ring.full + stage);
+    mbarrier_arrive_copies(full_barrier(stage));
     if (lane == 0)
-        mbarrier_arrive(ring.full + stage);
+        mbarrier_arrive(full_barrier(stage));
 #endif
 }

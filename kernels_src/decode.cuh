@@ -68,7 +68,9 @@ SMLA_FN u32 normalise(u32 two_bf16, float factor)
     return pack_f16(bf16_low(two_bf16) * factor, bf16_high(two_bf16) * factor);
 }
 
-SMLA_FN void prepare_latent_query(query_fragments &q, const raw_query &raw, const warp_place &at, float scale_log2)
+// What all key groups share is written by the first of them (`shares`).
+SMLA_FN void prepare_latent_query(query_fragments &q, const raw_query &raw, bool shares, const warp_place &at,
+                                  float scale_log2)
 {
 #pragma unroll
     for (int n = 0; n < N_TILES; n++)
@@ -83,15 +85,17 @@ SMLA_FN void prepare_latent_query(query_fragments &q, const raw_query &raw, cons
                 q.latent[b][k][n][0] = BF16 ? w.x : normalise(w.x, e.factor);
                 q.latent[b][k][n][1] = BF16 ? w.y : normalise(w.y, e.factor);
             }
-            if (!BF16 && at.t == 0)
+            if (!BF16 && shares && at.t == 0)
                 at.query_factor[(8 * n + at.g) * SCALE_GROUPS + at.half * WARP_SCALE_GROUPS + b] =
                     e.inverse * scale_log2;
         }
 }
 
 // The halves of the rope dims are normalised apart.
-SMLA_FN void prepare_rope_query(const raw_query &raw, const warp_place &at, float scale_log2)
+SMLA_FN void prepare_rope_query(const raw_query &raw, bool shares, const warp_place &at, float scale_log2)
 {
+    if (!shares)
+        return;
 #pragma unroll
     for (int n = 0; ROPE && n < N_TILES; n++) {
         exponent_pair e = {1.0f, 1.0f};
@@ -150,8 +154,7 @@ SMLA_FN void init_state(output_fragments &out, const warp_place &at)
 // Walks the tiles of a key group. The warps of its ring take turns in copying: tile c is copied by warp c % RING_WARPS,
 // COPY_AHEAD tiles before it is used, with indices loaded two turns earlier.
 struct tile_walk {
-    key_ring ring;
-    int key_group, rank;
+    int key_group, rank, first_stage;
     int tiles;
     int index, later; // of this lane's row in the next tile that this warp copies, and in the one after that
 };
@@ -167,14 +170,14 @@ SMLA_FN void copy_next(tile_walk &walk, const smla_params &p, const key_range &k
     const int index = walk.index;
     walk.index = walk.later;
     walk.later = load_index(walk, keys, tile + 2 * RING_WARPS, lane);
-    copy_tile(walk.ring, stage, row_address(p, keys, index), p.cache.data, lane);
+    copy_tile(walk.first_stage + stage, row_address(p, keys, index), p.cache.data, lane);
 }
 
 SMLA_FN tile_walk start_walk(const key_range &keys, int warp, int lane)
 {
     const int all_tiles = (int)(((u32)(keys.end - keys.begin) + TILE - 1) / TILE);
     const int key_group = warp / RING_WARPS;
-    tile_walk walk = {ring_of(key_group), key_group, warp % RING_WARPS, 0, -1, -1};
+    tile_walk walk = {key_group, warp % RING_WARPS, key_group * STAGES, 0, -1, -1};
     walk.tiles = (all_tiles - key_group + KEY_GROUPS - 1) / KEY_GROUPS;
     walk.index = load_index(walk, keys, walk.rank, lane);
     walk.later = load_index(walk, keys, walk.rank + RING_WARPS, lane);
@@ -194,25 +197,25 @@ SMLA_FN void copy_first(tile_walk &walk, const smla_params &p, const key_range &
 SMLA_FN void walk_tiles(output_fragments &out, const query_fragments &q, tile_walk &walk, const smla_params &p,
                         const key_range &keys, bool active, const warp_place &at)
 {
-    const key_ring &ring = walk.ring;
     int stage = 0, phase = 0, parity = 0;
     for (int tile = 0; tile < walk.tiles; tile++) {
         const int ahead = tile + COPY_AHEAD;
         if (ahead >= STAGES && ahead < walk.tiles && ahead % RING_WARPS == walk.rank) {
             const bool wrapped = stage < REFILL_LAG;
             const int refill = stage - REFILL_LAG + (wrapped ? STAGES : 0);
-            mbarrier_wait(ring.empty + refill, wrapped ? phase ^ 1 : phase);
+            mbarrier_wait(empty_barrier(walk.first_stage + refill), wrapped ? phase ^ 1 : phase);
             copy_next(walk, p, keys, ahead, refill, at.lane);
         }
-        mbarrier_wait(ring.full + stage, phase);
-        const u32 valid = ring.masks[stage];
+        const int here = walk.first_stage + stage;
+        mbarrier_wait(full_barrier(here), phase);
+        const u32 valid = *mask_of(here);
         if (active && valid) {
-            attend_tile(out, q, ring.tiles + stage * TILE_BYTES, valid, parity, at, p.scale_log2);
+            attend_tile(out, q, tile_of(here), valid, parity, at, p.scale_log2);
             parity ^= 1;
         }
         sync_warp();
         if (at.lane == 0)
-            mbarrier_arrive(ring.empty + stage);
+            mbarrier_arrive(empty_barrier(here));
         if (++stage == STAGES) {
             stage = 0;
             phase ^= 1;
@@ -237,25 +240,26 @@ SMLA_KERNEL(SMLA_NAME, THREADS, SMLA_BLOCKS_PER_SM)
     copy_first(walk, p, keys, at.lane);
 
     query_fragments q;
-    prepare_latent_query(q, raw, at, p.scale_log2);
-    prepare_rope_query(raw, at, p.scale_log2);
+    prepare_latent_query(q, raw, warp < RING_WARPS, at, p.scale_log2);
+    prepare_rope_query(raw, warp < RING_WARPS, at, p.scale_log2);
     output_fragments out;
     init_state(out, at);
     sync_block();
     walk_tiles(out, q, walk, p, keys, active, at);
 
-    finish_heads(p, block, warp, at);
-    scale_output(out, warp, at);
+    const warp_place after = place_of(opaque(warp), opaque(at.lane)); // rather than keeping addresses all along
+    finish_heads(p, block, warp, after);
+    scale_output(out, warp, after);
     if (p.num_splits == 1) {
-        store_rounds<0>(out, caller_output(p, block), warp, at);
+        store_rounds<0>(out, caller_output(p, block), warp, after);
         return;
     }
 #if SMLA_BULK
     if (p.clustered) {
-        merge_rounds<0>(out, p, block, warp, at);
+        merge_rounds<0>(out, p, block, warp, after);
         return;
     }
 #endif
-    store_rounds<0>(out, partial_output(p, block), warp, at);
-    finish_part(p, block, warp, at.lane);
+    store_rounds<0>(out, partial_output(p, block), warp, after);
+    finish_part(p, block, warp, after.lane);
 }

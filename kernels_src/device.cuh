@@ -77,6 +77,12 @@ SMLA_FN int uniform(int value)
 {
     return __shfl_sync(0xFFFFFFFFu, value, 0);
 }
+// The same value, of which the compiler knows nothing: what depends on it is computed here and not kept from before.
+SMLA_FN int opaque(int value)
+{
+    asm volatile("" : "+r"(value));
+    return value;
+}
 SMLA_FN int count_bits(u32 word)
 {
     return __popc(word);

@@ -57,13 +57,14 @@ static bool fill_stages(struct smla_variant *v)
 static void choose_layout(struct smla_variant *v, int num_heads)
 {
     const int octets = divide_up(num_heads, 8);
-    const int in_block = divide_up(octets, divide_up(octets, MAX_BLOCK_OCTETS));
+    int in_block = divide_up(octets, divide_up(octets, MAX_BLOCK_OCTETS));
+    /* Several single warps a tile and copies of 16 bytes at a time want more registers than there are. */
+    if (in_block % 2 == 1 && v->profile < SPARSE_MLA_PROFILE_SM90)
+        in_block = 1;
     v->dim_split = in_block % 2 == 0 ? 2 : 1;
     v->head_groups = in_block / v->dim_split;
     v->blocks_per_sm = in_block == 1 && v->profile == SPARSE_MLA_PROFILE_SM90 ? 2 : 1;
-    /* Three octets and copies of 16 bytes at a time want more registers than there are, unless there is one group. */
-    const bool tight = in_block == 3 && v->profile < SPARSE_MLA_PROFILE_SM90;
-    for (v->key_groups = tight ? 1 : 4; v->key_groups > 1; v->key_groups /= 2)
+    for (v->key_groups = 4; v->key_groups > 1; v->key_groups /= 2)
         if (v->key_groups * in_block <= MAX_BLOCK_OCTETS && fill_stages(v))
             return;
     fill_stages(v);
