@@ -58,8 +58,9 @@ static void choose_layout(struct smla_variant *v, int num_heads)
 {
     const int octets = divide_up(num_heads, 8);
     int in_block = divide_up(octets, divide_up(octets, MAX_BLOCK_OCTETS));
-    /* Several single warps a tile and copies of 16 bytes at a time want more registers than there are. */
-    if (in_block % 2 == 1 && v->profile < SPARSE_MLA_PROFILE_SM90)
+    /* Beside copies of 16 bytes at a time, these layouts want more registers than there are. */
+    const bool short_pair = in_block == 2 && v->format == SPARSE_MLA_FP8_DS_MLA && v->rope_dim == 0;
+    if (v->profile < SPARSE_MLA_PROFILE_SM90 && (in_block % 2 == 1 || short_pair))
         in_block = 1;
     v->dim_split = in_block % 2 == 0 ? 2 : 1;
     v->head_groups = in_block / v->dim_split;

@@ -18,10 +18,18 @@ double random_uniform(uint64_t *state)
     return (double)(*state >> 11) / 9007199254740992.0;
 }
 
+/* One of 65536 draws: a grid of large problems wants many millions. */
 double random_normal(uint64_t *state)
 {
-    const double radius = sqrt(-2 * log(1 - random_uniform(state)));
-    return radius * cos(6.283185307179586 * random_uniform(state));
+    static double draws[1 << 16];
+    if (draws[0] == 0) {
+        uint64_t seed = 88172645463325252ull;
+        for (int i = 0; i < 1 << 16; i++) {
+            const double radius = sqrt(-2 * log(1 - random_uniform(&seed)));
+            draws[i] = radius * cos(6.283185307179586 * random_uniform(&seed));
+        }
+    }
+    return draws[(int)(random_uniform(state) * (1 << 16))];
 }
 
 static void *keep(struct problem *p, size_t bytes)
