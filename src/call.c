@@ -22,8 +22,7 @@ static sparse_mla_status invalid_pointer(const char *where, const char *name, co
     return smla_fail(SPARSE_MLA_INVALID_ARGUMENT, "%s%s is %p: %s", where, name, pointer, allowed);
 }
 
-/* Over defaults in `to`, copies what the caller's header has of a struct. Fields of newer headers must be zero. */
-static sparse_mla_status copy_struct(void *to, size_t known, size_t required, const void *from, const char *name)
+sparse_mla_status smla_copy_struct(void *to, size_t known, size_t required, const void *from, const char *name)
 {
     size_t size;
     memcpy(&size, from, sizeof size);
@@ -43,7 +42,7 @@ static sparse_mla_status copy_struct(void *to, size_t known, size_t required, co
 static sparse_mla_status copy_cache(sparse_mla_cache *to, const sparse_mla_cache *from, const char *name)
 {
     sparse_mla_cache_init(to);
-    return copy_struct(to, sizeof *to, offsetof(sparse_mla_cache, indices), from, name);
+    return smla_copy_struct(to, sizeof *to, offsetof(sparse_mla_cache, indices), from, name);
 }
 
 static sparse_mla_status copy_call(struct smla_call *call, const sparse_mla_decode_args *args)
@@ -53,7 +52,7 @@ static sparse_mla_status copy_call(struct smla_call *call, const sparse_mla_deco
     sparse_mla_decode_args_init(&call->args);
     if (!args)
         return invalid_pointer("", "args", args, "it is required");
-    status = copy_struct(&call->args, sizeof call->args, offsetof(sparse_mla_decode_args, lse), args, "args");
+    status = smla_copy_struct(&call->args, sizeof call->args, offsetof(sparse_mla_decode_args, lse), args, "args");
     if (status != SPARSE_MLA_OK)
         return status;
     if (!call->args.main_cache)

@@ -21,19 +21,7 @@ static sparse_mla_status read_options(const sparse_mla_options *given, sparse_ml
     sparse_mla_options_init(options);
     if (!given)
         return SPARSE_MLA_OK;
-    if (given->struct_size < sizeof given->struct_size)
-        return smla_fail(SPARSE_MLA_INVALID_ARGUMENT,
-                         "options.struct_size is %zu; sparse_mla_options_init() sets it to %zu", given->struct_size,
-                         sizeof *options);
-    const unsigned char *bytes = (const unsigned char *)given;
-    for (size_t i = sizeof *options; i < given->struct_size; i++)
-        if (bytes[i])
-            return smla_fail(SPARSE_MLA_INVALID_ARGUMENT,
-                             "options has a field at byte %zu that this version (%d) does not know", i,
-                             sparse_mla_version());
-    memcpy(options, given, given->struct_size < sizeof *options ? given->struct_size : sizeof *options);
-    options->struct_size = sizeof *options;
-    return SPARSE_MLA_OK;
+    return smla_copy_struct(options, sizeof *options, offsetof(sparse_mla_options, cache_dir), given, "options");
 }
 
 static sparse_mla_status check_options(const sparse_mla_options *options)

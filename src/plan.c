@@ -12,7 +12,7 @@ enum {
     MAX_STAGES = 16,
     RESERVED_SHARED = 1024, /* per block, by the driver */
     WAVES_OF_PARTS = 4,     /* parts of split tokens, in units of resident blocks */
-    MAX_PARTS = 32,         /* per token, where the width is bounded: a lane each; as in kernels_src/output.cuh */
+    MAX_PARTS = 32,         /* per token, where the width is bounded: a lane each; as in kernels_src/merge.cuh */
 };
 
 static const size_t MAX_WORKSPACE = (size_t)64 << 20;
@@ -176,13 +176,13 @@ static int resident_blocks(const struct smla_variant *v, const struct smla_devic
     return cluster * (in_group ? in_group * (device->sm_count / GROUP) : 1); /* some groups are larger */
 }
 
-/* 8 is what every device with clusters takes; 16 what the large ones do that have the room. */
+/* 8 is what every device with clusters takes; 16 what was seen to fit on the H200, of 132 multiprocessors. */
 static int max_cluster(const struct smla_variant *v, const struct smla_device_facts *device)
 {
     const int cc = device->compute_capability;
     if (v->profile < SPARSE_MLA_PROFILE_SM90)
         return 1;
-    return v->profile == SPARSE_MLA_PROFILE_SM90 && (cc == 90 || cc == 100 || cc == 103) && device->sm_count >= 64
+    return v->profile == SPARSE_MLA_PROFILE_SM90 && (cc == 90 || cc == 100 || cc == 103) && device->sm_count >= 132
                ? SMLA_MAX_CLUSTER
                : 8;
 }

@@ -205,7 +205,8 @@ typedef struct sparse_mla_decode_args {
 
     /** Device memory, 256-byte aligned, of sparse_mla_decode_workspace() bytes, prepared once by
      *  sparse_mla_workspace_init(). Serves any sequence of calls in one stream; calls that may run at the
-     *  same time need one each. The host backend needs none. */
+     *  same time need one each. The host backend needs none, and NULL will do where that
+     *  function answers 0. */
     void *workspace;
     size_t workspace_size; /**< bytes */
 

@@ -687,6 +687,8 @@ static void options_are_checked(void **state)
     options.profile = 5;
     expect(smla_context_create(&options, &fake_edges, &context), SPARSE_MLA_INVALID_ARGUMENT, "options.profile is 5");
     options.profile = 0;
+    options.struct_size = 9;
+    expect(smla_context_create(&options, &fake_edges, &context), SPARSE_MLA_INVALID_ARGUMENT, "struct_size is 9");
     options.struct_size = 4;
     expect(smla_context_create(&options, &fake_edges, &context), SPARSE_MLA_INVALID_ARGUMENT, "struct_size is 4");
     expect(smla_context_create(NULL, &fake_edges, NULL), SPARSE_MLA_INVALID_ARGUMENT, "context is NULL");
@@ -697,7 +699,9 @@ static void options_are_checked(void **state)
     assert_int_equal(smla_context_create(&newer.known, &fake_edges, &context), SPARSE_MLA_OK);
     newer.unknown = 1;
     sparse_mla_destroy(context);
-    expect(smla_context_create(&newer.known, &fake_edges, &context), SPARSE_MLA_INVALID_ARGUMENT, "does not know");
+    expect(smla_context_create(&newer.known, &fake_edges, &context), SPARSE_MLA_UNSUPPORTED, "options.struct_size");
+    newer.known.struct_size = (size_t)1 << 40;
+    expect(smla_context_create(&newer.known, &fake_edges, &context), SPARSE_MLA_INVALID_ARGUMENT, "1099511627776");
 
     /* An older program knows only the first fields. */
     options.struct_size = offsetof(sparse_mla_options, cache_dir);
