@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Everything that only a GPU has: PTX, thread indices, shared memory, barriers, warp collectives. Nothing else in this
-// folder contains any of it, so a second implementation of this one file runs the kernels elsewhere.
+// folder contains any of it, so a second implementation of this one file runs the kernels elsewhere. The others ask
+// SMLA_BULK and SMLA_PROFILE what there is.
 
 #define SMLA_FN static __device__ __forceinline__
 #define SMLA_KERNEL(name, threads, blocks_per_sm)                                                                      \

@@ -98,8 +98,7 @@ SMLA_FN void weigh_parts(const smla_params &p, float *weight, const block_place 
     }
 }
 
-// Sums MERGE_UNITS groups of 4 dims at a time, so that as many loads are under way. A part of weight 0 is not read:
-// nothing was written there.
+// Sums MERGE_UNITS groups of 4 dims at a time, so that as many loads are under way. A part of weight 0 is not read.
 constexpr int MERGE_UNITS = 8;
 constexpr int HEAD_UNITS = LATENT / 4;
 

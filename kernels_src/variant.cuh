@@ -93,6 +93,5 @@ constexpr int OUT_BYTES = WARPS * OUT_FRAGMENTS * 512;
 constexpr int OUT_ROUNDS = OUT_BYTES <= EXCHANGE_AT ? 1 : OUT_BYTES <= 2 * EXCHANGE_AT ? 2 : 4;
 constexpr int ROUND_FRAGMENTS = OUT_FRAGMENTS / OUT_ROUNDS;
 static_assert(ROUND_FRAGMENTS * OUT_ROUNDS == OUT_FRAGMENTS && OUT_BYTES <= OUT_ROUNDS * EXCHANGE_AT, "rounds");
-static_assert(GROUP_HEADS * WARP_SCALE_GROUPS == 32, "a value factor per lane");
 static_assert(SCALE_GROUP_DIMS % 16 == 0 && (!FP8 || SCALE_GROUP_DIMS == 128), "latent dims");
 static_assert(ROPE % (16 * DIM_SPLIT) == 0, "rope dims");

@@ -7,9 +7,7 @@
 #include <string.h>
 
 enum {
-    TILE = 16,            /* keys */
-    MAX_BLOCK_OCTETS = 8, /* 64 heads: a block's eight warps */
-    MAX_STAGES = 16,
+    MAX_BLOCK_OCTETS = 8,   /* 64 heads: a block's eight warps */
     RESERVED_SHARED = 1024, /* per block, by the driver */
     WAVES_OF_PARTS = 4,     /* parts of split tokens, in units of resident blocks */
     MAX_PARTS = 32,         /* per token, where the width is bounded: a lane each; as in kernels_src/merge.cuh */
@@ -46,7 +44,7 @@ static bool fill_stages(struct smla_variant *v)
     const int limit = smla_profile_shared_limit(v->profile);
     const int per_block = v->blocks_per_sm == 1 ? limit : (limit + RESERVED_SHARED) / 2 - RESERVED_SHARED;
     const int least = v->head_groups * v->dim_split == 1 ? 2 : 3;
-    for (v->stages = MAX_STAGES; v->stages >= least; v->stages--)
+    for (v->stages = SMLA_MAX_STAGES; v->stages >= least; v->stages--)
         if (smla_variant_shared_bytes(v) <= per_block && smla_variant_valid(v))
             return true;
     return false;
@@ -213,9 +211,10 @@ static int most_splits(const struct smla_plan *plan, const struct smla_device_fa
 {
     const struct smla_variant *v = &plan->variant;
     const uint64_t part_bytes = 4 * floats_per_part(v);
+    const int64_t room = (int64_t)((MAX_WORKSPACE - SMLA_COUNTER_BYTES) / part_bytes);
     int64_t parts = (int64_t)resident_blocks(v, device, 1) * WAVES_OF_PARTS;
-    if (parts > (int64_t)((MAX_WORKSPACE - SMLA_COUNTER_BYTES) / part_bytes))
-        parts = (int64_t)((MAX_WORKSPACE - SMLA_COUNTER_BYTES) / part_bytes);
+    if (parts > room)
+        parts = room;
     if (parts > SMLA_COUNTER_BYTES / 4)
         parts = SMLA_COUNTER_BYTES / 4;
     int64_t most = parts / rows;
@@ -229,14 +228,18 @@ static int most_splits(const struct smla_plan *plan, const struct smla_device_fa
 
 static int choose_splits(const struct smla_plan *plan, const struct smla_device_facts *device, int64_t rows, int topk)
 {
-    const int units = divide_up(topk, (int64_t)TILE * plan->variant.key_groups);
+    const int units = divide_up(topk, (int64_t)SMLA_TILE * plan->variant.key_groups);
     const int most = most_splits(plan, device, rows, units);
     int best = 1;
+    int64_t best_time = predicted_time(plan, device, rows, units, best);
     for (int splits = 2; splits <= most; splits++) {
         if (divide_up(units, divide_up(units, splits)) != splits)
             continue; /* a part would stay empty */
-        if (predicted_time(plan, device, rows, units, splits) < predicted_time(plan, device, rows, units, best))
+        const int64_t time = predicted_time(plan, device, rows, units, splits);
+        if (time < best_time) {
             best = splits;
+            best_time = time;
+        }
     }
     return best;
 }

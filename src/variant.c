@@ -6,10 +6,8 @@
 #include <string.h>
 
 enum {
-    TILE = 16,        /* keys */
     SCALE_GROUPS = 4, /* as in kernels_src/variant.cuh, whose shared memory layout is summed up here */
-    MAX_STAGES = 16,
-    MAX_WARPS = 8, /* of 255 registers: one SM's worth */
+    MAX_WARPS = 8,    /* of 255 registers: one SM's worth */
     FRAGMENT_BYTES = 512
 };
 
@@ -42,7 +40,7 @@ int smla_variant_tile_bytes(const struct smla_variant *v)
 {
     const int read =
         v->format == SPARSE_MLA_FP8_DS_MLA ? v->latent_dim + 16 + 2 * v->rope_dim : 2 * (v->latent_dim + v->rope_dim);
-    return TILE * 16 * (read / 16 | 1);
+    return SMLA_TILE * 16 * (read / 16 | 1);
 }
 
 static int ring_bytes(const struct smla_variant *v)
@@ -86,8 +84,8 @@ static bool dims_valid(const struct smla_variant *v)
 bool smla_variant_valid(const struct smla_variant *v)
 {
     if (!dims_valid(v) || !within(v->profile, 1, COUNT(profile_names) - 1) || !within(v->dim_split, 1, 2) ||
-        !within(v->head_groups, 1, MAX_WARPS) || !within(v->key_groups, 1, 8) || !within(v->stages, 2, MAX_STAGES) ||
-        !within(v->blocks_per_sm, 1, 2) || smla_variant_warps(v) > MAX_WARPS)
+        !within(v->head_groups, 1, MAX_WARPS) || !within(v->key_groups, 1, 8) ||
+        !within(v->stages, 2, SMLA_MAX_STAGES) || !within(v->blocks_per_sm, 1, 2) || smla_variant_warps(v) > MAX_WARPS)
         return false;
     if (v->topk_max != 0 && v->topk_max != 128 && v->topk_max != 512 && v->topk_max != 2048)
         return false;

@@ -10,6 +10,8 @@
 #define SMLA_VARIANT_NAME_MAX 128
 #define SMLA_VARIANT_DEFINES 12
 #define SMLA_DEFINE_MAX 160
+#define SMLA_TILE 16        /* keys */
+#define SMLA_MAX_STAGES 16  /* per key group */
 #define SMLA_MAX_CLUSTER 16 /* parts of a token that are one cluster; as in kernels_src/variant.cuh */
 
 struct smla_variant {
