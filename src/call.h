@@ -23,9 +23,4 @@ enum smla_check {
 /* Checks every rule of sparsemla.h that needs no device. What a backend cannot do is the backend's to refuse. */
 sparse_mla_status smla_call_init(struct smla_call *call, const sparse_mla_decode_args *args, enum smla_check check);
 
-/* Over defaults in `to`, copies what the caller's header has of a struct: at least `required` bytes, of which this
- * library knows `known`. INVALID_ARGUMENT for a size that no header has, UNSUPPORTED for fields of newer headers that
- * are not 0. */
-sparse_mla_status smla_copy_struct(void *to, size_t known, size_t required, const void *from, const char *name);
-
 #endif

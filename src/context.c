@@ -2,6 +2,8 @@
 #define _GNU_SOURCE
 #include "context.h"
 
+#include "check.h"
+
 #include <stdlib.h>
 
 struct smla_seen {

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rules of sparsemla.h that several calls share. Every failure is INVALID_ARGUMENT unless said otherwise, with a
+ * sentence that begins with `where` and `name`. */
+#ifndef SMLA_CHECK_H
+#define SMLA_CHECK_H
+
+#include "base.h"
+
+enum smla_need { SMLA_OPTIONAL, SMLA_REQUIRED };
+
+sparse_mla_status smla_invalid_integer(const char *where, const char *name, int64_t value, const char *allowed);
+sparse_mla_status smla_invalid_pointer(const char *where, const char *name, const void *pointer, const char *allowed);
+
+/* Over defaults in `to`, copies what the caller's header has of a struct: at least `required` bytes, of which this
+ * library knows `known`. INVALID_ARGUMENT for a size that no header has, UNSUPPORTED for fields of newer headers that
+ * are not 0. */
+sparse_mla_status smla_copy_struct(void *to, size_t known, size_t required, const void *from, const char *name);
+
+int smla_dtype_bytes(int32_t dtype);
+sparse_mla_status smla_check_dtype(const char *name, int32_t dtype);
+
+sparse_mla_status smla_check_pointer(const char *where, const char *name, const void *pointer, enum smla_need need,
+                                     int alignment);
+
+/* A stride over `extent` steps of at least `least` units each. Nobody takes a step along an extent of 1. */
+sparse_mla_status smla_check_stride(const char *where, const char *name, int64_t stride, int64_t extent, int64_t least,
+                                    int64_t multiple, const char *unit);
+
+/* Format, dims, offsets, pages, slots and tensor scale of a cache; fills in both offsets. */
+sparse_mla_status smla_check_record(sparse_mla_cache *cache, int32_t latent_dim, int32_t rope_dim, const char *where);
+
+#endif
