@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The public calls: check, plan, get the kernel, launch. */
+#include "check.h"
 #include "context.h"
 #include "host.h"
 #include "launch.h"
@@ -26,14 +27,6 @@ static sparse_mla_status check_result(const void *pointer, const char *name)
 {
     if (!pointer)
         return smla_fail(SPARSE_MLA_INVALID_ARGUMENT, "%s is NULL; it receives the result", name);
-    return SPARSE_MLA_OK;
-}
-
-static sparse_mla_status check_struct_size(size_t given, size_t ours, const char *name)
-{
-    if (given < sizeof given)
-        return smla_fail(SPARSE_MLA_INVALID_ARGUMENT, "%s.struct_size is %zu; its _init() function sets it to %zu",
-                         name, given, ours);
     return SPARSE_MLA_OK;
 }
 
@@ -158,7 +151,7 @@ sparse_mla_status sparse_mla_decode_explain(sparse_mla_context *context, const s
     sparse_mla_plan_info_init(&result);
     sparse_mla_status status = check_result(info, "info");
     if (status == SPARSE_MLA_OK)
-        status = check_struct_size(info->struct_size, sizeof *info, "info");
+        status = smla_check_struct_size(info->struct_size, sizeof *info, SMLA_PLAN_INFO_FIRST_SIZE, "info");
     if (status == SPARSE_MLA_OK)
         status = check_call(context, &p.call, args, SMLA_CHECK_SHAPES);
     if (status != SPARSE_MLA_OK)
@@ -184,16 +177,17 @@ static sparse_mla_status parse_target(const char *target, int *capability)
         return smla_fail(SPARSE_MLA_INVALID_ARGUMENT, "target is \"%s\"; allowed: \"sm_\" and a number, as in sm_120",
                          target ? target : "NULL");
     *capability = atoi(digits);
+    if (smla_profile_of(*capability) == SPARSE_MLA_PROFILE_AUTO)
+        return smla_fail(SPARSE_MLA_UNSUPPORTED, "target is \"%s\"; sm_80 or higher is needed", target);
     return SPARSE_MLA_OK;
 }
 
 /* What the planner asks of a device, for one that is not here. Variants do not depend on the SM count. */
 static struct smla_device_facts facts_of_target(int capability)
 {
-    int profile = smla_profile_of(capability);
-    int shared = profile == SPARSE_MLA_PROFILE_AUTO ? 0 : smla_profile_shared_limit(profile);
-    return (struct smla_device_facts){
-        .compute_capability = capability, .sm_count = 1, .shared_per_block = shared, .shared_per_sm = shared + 1024};
+    return (struct smla_device_facts){.compute_capability = capability,
+                                      .sm_count = 1,
+                                      .shared_per_block = smla_profile_shared_limit(smla_profile_of(capability))};
 }
 
 sparse_mla_status sparse_mla_warm(sparse_mla_context *context, const sparse_mla_decode_args *args, const char *target)
@@ -204,6 +198,8 @@ sparse_mla_status sparse_mla_warm(sparse_mla_context *context, const sparse_mla_
     sparse_mla_status status = check_call(context, &p.call, args, SMLA_CHECK_SHAPES);
     if (status == SPARSE_MLA_OK)
         status = parse_target(target, &capability);
+    if (status == SPARSE_MLA_OK)
+        status = smla_cache_require(&context->cache);
     if (status != SPARSE_MLA_OK || p.call.args.num_tokens == 0)
         return status;
     /* A driver, where there is one, limits which NVRTC may be used. */
@@ -248,7 +244,7 @@ sparse_mla_status sparse_mla_device_info(sparse_mla_context *context, struct CUs
     if (status == SPARSE_MLA_OK)
         status = check_result(info, "info");
     if (status == SPARSE_MLA_OK)
-        status = check_struct_size(info->struct_size, sizeof *info, "info");
+        status = smla_check_struct_size(info->struct_size, sizeof *info, SMLA_DEVICE_FIRST_SIZE, "info");
     if (status == SPARSE_MLA_OK)
         status = smla_context_place(context, stream, &place, &facts);
     if (status == SPARSE_MLA_OK)

@@ -53,6 +53,7 @@ const char *sparse_mla_status_string(sparse_mla_status status)
         [SPARSE_MLA_NOT_READY] = "NOT_READY",
         [SPARSE_MLA_OUT_OF_MEMORY] = "OUT_OF_MEMORY",
         [SPARSE_MLA_WORKSPACE_TOO_SMALL] = "WORKSPACE_TOO_SMALL",
+        [SPARSE_MLA_CACHE_ERROR] = "CACHE_ERROR",
     };
     unsigned index = (unsigned)status;
     return index < sizeof names / sizeof names[0] ? names[index] : "UNKNOWN";

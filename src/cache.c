@@ -51,7 +51,8 @@ sparse_mla_status smla_cache_init(struct smla_cache *cache, const struct smla_fs
     }
     if (!folder && (folder = text_or_null(environment("HOME"))))
         name = "/.cache/sparsemla";
-    if (options->no_disk_cache)
+    cache->forbidden = options->no_disk_cache != 0;
+    if (cache->forbidden)
         folder = NULL;
     cache->dir = folder ? join(folder, name) : NULL;
     cache->seeds = text_or_null(seeds) ? strdup(seeds) : NULL;
@@ -72,28 +73,51 @@ void smla_cache_finish(struct smla_cache *cache)
 /* ---- opening ---- */
 
 /* One warning for a directory that cannot be used; the rest is detail. */
-static void warn_once(struct smla_cache *cache, const char *what, const char *path, int error)
+static void warn_once(struct smla_cache *cache, const char *what, const char *path, const char *reason)
 {
     int told = atomic_exchange(&cache->warned, 1);
     smla_log(cache->log, told ? SPARSE_MLA_LOG_DEBUG : SPARSE_MLA_LOG_WARNING, "cache: %s %s: %s; going on without it",
-             what, path, strerror(error));
+             what, path, reason);
 }
 
-/* The cache directory, made if need be; -1 after a warning. */
-static int open_own_dir(struct smla_cache *cache)
+/* Why a directory cannot be used. */
+static const char *reason_of(const struct smla_cache *cache, const char *path, bool seed, int error)
 {
-    int dir = -1;
+    return smla_fs_reason(cache->fs, AT_FDCWD, path, seed, error);
+}
+
+/* The cache directory, made if need be. NULL, or why there is none. */
+static const char *open_own_dir(struct smla_cache *cache, int *dir)
+{
+    *dir = -1;
     if (!cache->dir)
-        return -1;
-    int error = smla_fs_open_trusted(cache->fs, cache->dir, false, &dir);
+        return cache->forbidden ? "options.no_disk_cache is set"
+                                : "options.cache_dir, SPARSEMLA_CACHE_DIR, XDG_CACHE_HOME and HOME name none";
+    int error = smla_fs_open_trusted(cache->fs, cache->dir, false, dir);
     if (error == ENOENT) {
         error = smla_fs_make_dirs(cache->fs, cache->dir);
         if (!error)
-            error = smla_fs_open_trusted(cache->fs, cache->dir, false, &dir);
+            error = smla_fs_open_trusted(cache->fs, cache->dir, false, dir);
     }
-    if (error)
-        warn_once(cache, "cannot use directory", cache->dir, error);
-    return dir;
+    if (!error)
+        return NULL;
+    const char *reason = reason_of(cache, cache->dir, false, error);
+    warn_once(cache, "cannot use directory", cache->dir, reason);
+    return reason;
+}
+
+sparse_mla_status smla_cache_require(struct smla_cache *cache)
+{
+    int dir;
+    const char *reason = open_own_dir(cache, &dir);
+    if (!reason) {
+        cache->fs->close(dir);
+        return SPARSE_MLA_OK;
+    }
+    if (cache->dir)
+        return smla_fail(SPARSE_MLA_CACHE_ERROR, "the cache directory %s cannot be used: %s", cache->dir, reason);
+    return smla_fail(cache->forbidden ? SPARSE_MLA_INVALID_ARGUMENT : SPARSE_MLA_CACHE_ERROR,
+                     "there is no cache directory: %s", reason);
 }
 
 /* ---- finding ---- */
@@ -125,13 +149,13 @@ static bool find_in(struct smla_cache *cache, const char *path, bool seed, const
     int error = smla_fs_open_trusted(cache->fs, path, seed, &dir);
     if (error) {
         if (error != ENOENT)
-            warn_once(cache, "cannot use directory", path, error);
+            warn_once(cache, "cannot use directory", path, reason_of(cache, path, seed, error));
         return false;
     }
     error = smla_fs_read_trusted(cache->fs, dir, key->file, seed, !seed, SMLA_ENTRY_MAX, &file);
     if (error && error != ENOENT)
         smla_log(cache->log, again ? SPARSE_MLA_LOG_DEBUG : SPARSE_MLA_LOG_WARNING, "cache: %s/%s is not used: %s",
-                 path, key->file, strerror(error));
+                 path, key->file, smla_fs_reason(cache->fs, dir, key->file, seed, error));
     bool found = !error && take(cache, path, key, again, &file, cubin);
     if (found)
         smla_log(cache->log, SPARSE_MLA_LOG_INFO, "cache: hit %s/%s", path, key->file);
@@ -184,14 +208,15 @@ static void evict(struct smla_cache *cache, int dir, const char *keep)
     free(files);
 }
 
-void smla_cache_store(struct smla_cache *cache, const struct smla_key *key, const struct smla_cubin *cubin)
+const char *smla_cache_store(struct smla_cache *cache, const struct smla_key *key, const struct smla_cubin *cubin)
 {
     char temporary[96];
     struct timespec now;
     size_t size;
-    int dir = open_own_dir(cache);
-    if (dir < 0)
-        return;
+    int dir;
+    const char *reason = open_own_dir(cache, &dir);
+    if (reason)
+        return reason;
     clock_gettime(CLOCK_REALTIME, &now);
     snprintf(temporary, sizeof temporary, TEMPORARY_PREFIX "%ld-%u-%lld%09ld", (long)getpid(),
              atomic_fetch_add(&cache->temporaries, 1u), (long long)now.tv_sec, now.tv_nsec);
@@ -199,19 +224,20 @@ void smla_cache_store(struct smla_cache *cache, const struct smla_key *key, cons
     int error = bytes ? smla_fs_publish(cache->fs, dir, temporary, key->file, bytes, size) : ENOMEM;
     free(bytes);
     if (error)
-        warn_once(cache, "cannot write to", cache->dir, error);
+        warn_once(cache, "cannot write to", cache->dir, reason = strerror(error));
     else
         evict(cache, dir, key->file);
     cache->fs->close(dir);
+    return reason;
 }
 
 void smla_cache_drop(struct smla_cache *cache, const struct smla_key *key)
 {
-    int dir = open_own_dir(cache);
-    if (dir < 0)
+    int dir;
+    if (open_own_dir(cache, &dir))
         return;
     if (cache->fs->unlink(dir, key->file) != 0 && errno != ENOENT)
-        warn_once(cache, "cannot delete from", cache->dir, errno);
+        warn_once(cache, "cannot delete from", cache->dir, strerror(errno));
     cache->fs->close(dir);
 }
 
@@ -233,13 +259,13 @@ static int wait_for_lock(struct smla_cache *cache, int fd, uint64_t byte)
 
 int smla_cache_lock(struct smla_cache *cache, const struct smla_key *key)
 {
-    int dir = open_own_dir(cache);
-    if (dir < 0)
+    int dir;
+    if (open_own_dir(cache, &dir))
         return -1;
     int fd = cache->fs->open(dir, LOCK_FILE, O_RDWR | O_CREAT | O_NONBLOCK, 0600);
     int error = fd < 0 ? errno : wait_for_lock(cache, fd, key->hash);
     if (error) {
-        warn_once(cache, "cannot lock", cache->dir, error);
+        warn_once(cache, "cannot lock", cache->dir, strerror(error));
         if (fd >= 0)
             cache->fs->close(fd);
         fd = -1;
@@ -267,8 +293,8 @@ static sparse_mla_status list_own(struct smla_cache *cache, int *dir, struct sml
     if (!error)
         error = smla_fs_list(cache->fs, *dir, files, count);
     if (error && error != ENOENT)
-        return smla_fail(SPARSE_MLA_INVALID_ARGUMENT, "the cache directory %s cannot be read: %s", cache->dir,
-                         strerror(error));
+        return smla_fail(SPARSE_MLA_CACHE_ERROR, "the cache directory %s cannot be read: %s", cache->dir,
+                         reason_of(cache, cache->dir, false, error));
     return SPARSE_MLA_OK;
 }
 
@@ -341,7 +367,7 @@ sparse_mla_status smla_cache_clear(struct smla_cache *cache)
     for (size_t i = 0; i < count; i++)
         if ((smla_key_is_file(files[i].name) || is_dead_temporary(&files[i])) &&
             cache->fs->unlink(dir, files[i].name) != 0 && errno != ENOENT)
-            status = smla_fail(SPARSE_MLA_INVALID_ARGUMENT, "%s/%s cannot be deleted: %s", cache->dir, files[i].name,
+            status = smla_fail(SPARSE_MLA_CACHE_ERROR, "%s/%s cannot be deleted: %s", cache->dir, files[i].name,
                                strerror(errno));
     end_list(cache, dir, files);
     return status;

@@ -23,6 +23,7 @@ struct smla_cache {
     char *dir;         /* NULL: memory only */
     char *seeds;       /* colon-separated; NULL: none */
     uint64_t cap;      /* bytes */
+    bool forbidden;    /* memory only because the caller said so */
     int lock_ms;       /* longest wait for another process */
     atomic_int warned; /* trouble with the directory is told once */
     atomic_uint temporaries;
@@ -36,8 +37,8 @@ void smla_cache_finish(struct smla_cache *cache);
 /* True with a copy of the kernel. `again`: a repeated look, whose warnings have been given. */
 bool smla_cache_find(struct smla_cache *cache, const struct smla_key *key, bool again, struct smla_cubin *cubin);
 
-/* Publishes a kernel, then evicts the longest unused ones down to the cap. */
-void smla_cache_store(struct smla_cache *cache, const struct smla_key *key, const struct smla_cubin *cubin);
+/* Publishes a kernel, then evicts the longest unused ones down to the cap. NULL, or why not. */
+const char *smla_cache_store(struct smla_cache *cache, const struct smla_key *key, const struct smla_cubin *cubin);
 
 /* Deletes an entry of the directory. */
 void smla_cache_drop(struct smla_cache *cache, const struct smla_key *key);
@@ -46,7 +47,10 @@ void smla_cache_drop(struct smla_cache *cache, const struct smla_key *key);
 int smla_cache_lock(struct smla_cache *cache, const struct smla_key *key);
 void smla_cache_unlock(struct smla_cache *cache, int handle);
 
-/* As in sparsemla.h. INVALID_ARGUMENT when the directory cannot be read. */
+/* Makes the directory if need be. INVALID_ARGUMENT or CACHE_ERROR when there is none. */
+sparse_mla_status smla_cache_require(struct smla_cache *cache);
+
+/* As in sparsemla.h. */
 sparse_mla_status smla_cache_list(struct smla_cache *cache, sparse_mla_cache_entry_fn visit, void *user);
 sparse_mla_status smla_cache_check(struct smla_cache *cache, uint32_t *bad);
 sparse_mla_status smla_cache_clear(struct smla_cache *cache);

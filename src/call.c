@@ -11,7 +11,7 @@ enum { HEADS_MAX = 128 };
 static sparse_mla_status copy_cache(sparse_mla_cache *to, const sparse_mla_cache *from, const char *name)
 {
     sparse_mla_cache_init(to);
-    return smla_copy_struct(to, sizeof *to, offsetof(sparse_mla_cache, indices), from, name);
+    return smla_copy_struct(to, sizeof *to, SMLA_CACHE_FIRST_SIZE, from, name);
 }
 
 static sparse_mla_status copy_call(struct smla_call *call, const sparse_mla_decode_args *args)
@@ -21,7 +21,7 @@ static sparse_mla_status copy_call(struct smla_call *call, const sparse_mla_deco
     sparse_mla_decode_args_init(&call->args);
     if (!args)
         return smla_invalid_pointer("", "args", args, "it is required");
-    status = smla_copy_struct(&call->args, sizeof call->args, offsetof(sparse_mla_decode_args, lse), args, "args");
+    status = smla_copy_struct(&call->args, sizeof call->args, SMLA_DECODE_ARGS_FIRST_SIZE, args, "args");
     if (status != SPARSE_MLA_OK)
         return status;
     if (!call->args.main_cache)

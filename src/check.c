@@ -5,8 +5,8 @@
 
 #include <math.h>
 
-/* Strides whose products stay below this cannot overflow 64-bit addresses, even added to each other. */
-#define SPAN_MAX 0x1p60
+/* Of bytes or of elements of up to 8 bytes. Addresses of 64 bits then hold the sum of three such spans. */
+#define SPAN_MAX 0x1p58
 
 enum { OFFSET_MAX = 1 << 20, STRUCT_SIZE_MAX = 4096 };
 
@@ -22,13 +22,21 @@ sparse_mla_status smla_invalid_pointer(const char *where, const char *name, cons
     return smla_fail(SPARSE_MLA_INVALID_ARGUMENT, "%s%s is %p: %s", where, name, pointer, allowed);
 }
 
-sparse_mla_status smla_copy_struct(void *to, size_t known, size_t required, const void *from, const char *name)
+sparse_mla_status smla_check_struct_size(size_t size, size_t known, size_t first, const char *name)
+{
+    if (size < first || size > STRUCT_SIZE_MAX || size % 8 != 0)
+        return smla_fail(SPARSE_MLA_INVALID_ARGUMENT, "%s.struct_size is %zu: its _init() function sets it to %zu",
+                         name, size, known);
+    return SPARSE_MLA_OK;
+}
+
+sparse_mla_status smla_copy_struct(void *to, size_t known, size_t first, const void *from, const char *name)
 {
     size_t size;
     memcpy(&size, from, sizeof size);
-    if (size < required || size > STRUCT_SIZE_MAX || size % 8 != 0)
-        return smla_fail(SPARSE_MLA_INVALID_ARGUMENT, "%s.struct_size is %zu: its _init() function sets it to %zu",
-                         name, size, known);
+    sparse_mla_status status = smla_check_struct_size(size, known, first, name);
+    if (status != SPARSE_MLA_OK)
+        return status;
     for (size_t i = known; i < size; i++)
         if (((const unsigned char *)from)[i] != 0)
             return smla_fail(SPARSE_MLA_UNSUPPORTED,
@@ -74,7 +82,7 @@ sparse_mla_status smla_check_stride(const char *where, const char *name, int64_t
         return smla_fail(SPARSE_MLA_INVALID_ARGUMENT, "%s%s is %lld: it must be a multiple of %lld, in %s", where, name,
                          (long long)stride, (long long)multiple, unit);
     if ((double)stride * (double)extent > SPAN_MAX)
-        return smla_fail(SPARSE_MLA_INVALID_ARGUMENT, "%s%s is %lld: %lld such steps are more than 2^60 %s", where,
+        return smla_fail(SPARSE_MLA_INVALID_ARGUMENT, "%s%s is %lld: %lld such steps are more than 2^58 %s", where,
                          name, (long long)stride, (long long)extent, unit);
     return SPARSE_MLA_OK;
 }

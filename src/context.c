@@ -23,7 +23,7 @@ static sparse_mla_status read_options(const sparse_mla_options *given, sparse_ml
     sparse_mla_options_init(options);
     if (!given)
         return SPARSE_MLA_OK;
-    return smla_copy_struct(options, sizeof *options, offsetof(sparse_mla_options, cache_dir), given, "options");
+    return smla_copy_struct(options, sizeof *options, SMLA_OPTIONS_FIRST_SIZE, given, "options");
 }
 
 static sparse_mla_status check_options(const sparse_mla_options *options)
@@ -47,6 +47,7 @@ static sparse_mla_status fill(sparse_mla_context *context, const sparse_mla_opti
                               const struct smla_edges *edges)
 {
     const char *nvrtc_path = options->nvrtc_path ? options->nvrtc_path : edges->environment("SPARSEMLA_NVRTC");
+    context->nvrtc_path_from = options->nvrtc_path ? "options.nvrtc_path" : "SPARSEMLA_NVRTC";
     context->backend = options->backend;
     context->profile = options->profile;
     context->log = (struct smla_log){options->log, options->log_user};
@@ -77,7 +78,7 @@ sparse_mla_status smla_context_create(const sparse_mla_options *given, const str
     status = fill(context, &options, edges);
     if (status == SPARSE_MLA_OK)
         status = smla_jit_init(&context->jit, &context->log, &context->cache, edges->open_nvrtc, context->nvrtc_path,
-                               options.on_miss == SPARSE_MLA_ON_MISS_FAIL);
+                               context->nvrtc_path_from, options.on_miss == SPARSE_MLA_ON_MISS_FAIL);
     if (status != SPARSE_MLA_OK) {
         smla_cache_finish(&context->cache);
         pthread_mutex_destroy(&context->mutex);

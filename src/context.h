@@ -16,7 +16,8 @@ struct smla_edges {
 struct sparse_mla_context {
     int backend;
     int profile;
-    char *nvrtc_path; /* NULL: search */
+    char *nvrtc_path;            /* NULL: search */
+    const char *nvrtc_path_from; /* what named it */
     struct smla_log log;
     struct smla_cache cache;
     struct smla_jit jit;

@@ -104,6 +104,24 @@ static bool trusted(const struct stat *status, bool or_root)
            !(status->st_mode & (S_IWGRP | S_IWOTH));
 }
 
+const char *smla_fs_reason(const struct smla_fs *fs, int dir, const char *name, bool or_root, int error)
+{
+    struct stat status;
+    if (error != EPERM && error != ENOTDIR && error != ELOOP)
+        return strerror(error);
+    if (fs->stat_at(dir, name, &status) != 0)
+        return error == ENOTDIR ? "a part of its path is not a directory" : strerror(error);
+    if (S_ISLNK(status.st_mode))
+        return "it is a symbolic link";
+    if (error == ENOTDIR && !S_ISDIR(status.st_mode))
+        return "it is not a directory";
+    if (error != EPERM || trusted(&status, or_root))
+        return S_ISREG(status.st_mode) || S_ISDIR(status.st_mode) ? strerror(error) : "it is not a regular file";
+    if (status.st_mode & (S_IWGRP | S_IWOTH))
+        return "others than its owner may write to it";
+    return or_root ? "it belongs neither to this user nor to root" : "it belongs to another user";
+}
+
 int smla_fs_open_trusted(const struct smla_fs *fs, const char *path, bool or_root, int *dir)
 {
     struct stat status;

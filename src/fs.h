@@ -19,7 +19,7 @@ struct smla_fs {
     int (*open)(int dir, const char *name, int flags, mode_t mode); /* O_NOFOLLOW and O_CLOEXEC are added */
     int (*close)(int fd);
     int (*fstat)(int fd, struct stat *status);
-    int (*stat_at)(int dir, const char *name, struct stat *status); /* of a symlink: itself */
+    int (*stat_at)(int dir, const char *name, struct stat *status); /* of a symlink: itself; dir may be AT_FDCWD */
     ssize_t (*read)(int fd, void *data, size_t size);
     ssize_t (*write)(int fd, const void *data, size_t size);
     int (*fsync)(int fd);
@@ -36,6 +36,10 @@ extern const struct smla_fs smla_fs_system;
 
 /* Creates a directory and its missing parents, mode 0700. */
 int smla_fs_make_dirs(const struct smla_fs *fs, const char *path);
+
+/* Why opening or reading something by the rules of trust below gave `error`, in words. `dir` AT_FDCWD: `name` is a
+ * path. */
+const char *smla_fs_reason(const struct smla_fs *fs, int dir, const char *name, bool or_root, int error);
 
 /* Opens a directory that is no symlink, belongs to this user (`or_root`: or to root) and is not writable by
  * others (EPERM). */

@@ -38,13 +38,15 @@ struct request {
 };
 
 sparse_mla_status smla_jit_init(struct smla_jit *jit, const struct smla_log *log, struct smla_cache *cache,
-                                smla_nvrtc_open_fn open_nvrtc, const char *nvrtc_path, bool fail_on_miss)
+                                smla_nvrtc_open_fn open_nvrtc, const char *nvrtc_path, const char *nvrtc_path_from,
+                                bool fail_on_miss)
 {
     memset(jit, 0, sizeof *jit);
     jit->log = log;
     jit->cache = cache;
     jit->open_nvrtc = open_nvrtc;
     jit->nvrtc_path = nvrtc_path;
+    jit->nvrtc_path_from = nvrtc_path_from;
     jit->fail_on_miss = fail_on_miss;
     if (pthread_mutex_init(&jit->mutex, NULL) != 0)
         return smla_fail(SPARSE_MLA_OUT_OF_MEMORY, "no memory for a mutex");
@@ -88,6 +90,8 @@ static sparse_mla_status nvrtc_ready(struct smla_jit *jit, int driver_version)
         status = jit->open_nvrtc(&jit->nvrtc, jit->nvrtc_path, driver_version, jit->log);
         if (status != SPARSE_MLA_OK)
             jit->nvrtc.version = 0;
+        if (status != SPARSE_MLA_OK && jit->nvrtc_path)
+            (void)smla_fail(status, "%s is %s: %s", jit->nvrtc_path_from, jit->nvrtc_path, sparse_mla_last_error());
     }
     pthread_mutex_unlock(&jit->nvrtc_mutex);
     return status;
@@ -191,14 +195,20 @@ static void drop_cubin(struct smla_jit *jit, struct smla_jit_slot *slot)
     smla_cubin_free(&slot->cubin);
 }
 
-static void keep_on_disk(struct smla_jit *jit, const struct smla_jit_slot *slot)
+static sparse_mla_status keep_on_disk(struct smla_jit *jit, const struct smla_jit_slot *slot)
 {
+    char name[SMLA_VARIANT_NAME_MAX];
     struct smla_key key;
     struct smla_cubin cubin;
     make_key(&slot->variant, slot->target, &key);
-    if (!smla_cache_find(jit->cache, &key, true, &cubin))
-        smla_cache_store(jit->cache, &key, &slot->cubin);
+    bool found = smla_cache_find(jit->cache, &key, true, &cubin);
     smla_cubin_free(&cubin);
+    const char *reason = found ? NULL : smla_cache_store(jit->cache, &key, &slot->cubin);
+    if (!reason)
+        return SPARSE_MLA_OK;
+    smla_variant_name(&slot->variant, name);
+    return smla_fail(SPARSE_MLA_CACHE_ERROR, "%s for sm_%d cannot be written to the cache directory %s: %s", name,
+                     slot->target, jit->cache->dir, reason);
 }
 
 /* Cubin and, with a driver, kernel. A cubin from a cache that the driver refuses is replaced once. */
@@ -210,12 +220,12 @@ static sparse_mla_status make_ready(struct smla_jit *jit, struct smla_jit_slot *
     smla_variant_name(&slot->variant, name);
     if (request->exact && slot->target != slot->wanted)
         smla_cubin_free(&slot->cubin);
-    if (request->exact && slot->cubin.data)
-        keep_on_disk(jit, slot);
     for (;;) {
         sparse_mla_status status = SPARSE_MLA_OK;
         if (!slot->cubin.data)
             status = get_cubin(jit, slot, request, trust_disk);
+        if (status == SPARSE_MLA_OK && request->exact)
+            status = keep_on_disk(jit, slot);
         if (status != SPARSE_MLA_OK || !request->driver)
             return status;
         status = smla_kernel_load(request->driver, request->place, slot->cubin.data, name,

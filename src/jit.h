@@ -16,7 +16,8 @@ struct smla_jit {
     const struct smla_log *log;
     struct smla_cache *cache;
     smla_nvrtc_open_fn open_nvrtc;
-    const char *nvrtc_path; /* NULL: search */
+    const char *nvrtc_path;      /* NULL: search */
+    const char *nvrtc_path_from; /* what named it, for sentences */
     bool fail_on_miss;
 
     pthread_mutex_t mutex; /* guards what follows; never held while compiling, loading or touching files */
@@ -27,7 +28,8 @@ struct smla_jit {
 };
 
 sparse_mla_status smla_jit_init(struct smla_jit *jit, const struct smla_log *log, struct smla_cache *cache,
-                                smla_nvrtc_open_fn open_nvrtc, const char *nvrtc_path, bool fail_on_miss);
+                                smla_nvrtc_open_fn open_nvrtc, const char *nvrtc_path, const char *nvrtc_path_from,
+                                bool fail_on_miss);
 
 /* Frees tables and cubins. Modules stay loaded. */
 void smla_jit_finish(struct smla_jit *jit);
@@ -37,8 +39,8 @@ void smla_jit_finish(struct smla_jit *jit);
 sparse_mla_status smla_jit_get(struct smla_jit *jit, const struct smla_driver *driver, const struct smla_place *place,
                                const struct smla_variant *variant, int compute_capability, struct smla_kernel *kernel);
 
-/* Makes sure that the kernel for exactly sm_`target` is in memory and in the disk cache; needs no driver, whose
- * version (0: none) only limits the choice of NVRTC. */
+/* Makes sure that the kernel for exactly sm_`target` is in memory and in the disk cache, else CACHE_ERROR; needs no
+ * driver, whose version (0: none) only limits the choice of NVRTC. */
 sparse_mla_status smla_jit_warm(struct smla_jit *jit, const struct smla_variant *variant, int target,
                                 int driver_version);
 

@@ -53,7 +53,6 @@ static int read_facts(const struct smla_driver *driver, const struct smla_place 
         {SMLA_CU_COMPUTE_CAPABILITY_MINOR, &minor},
         {SMLA_CU_MULTIPROCESSOR_COUNT, &facts->sm_count},
         {SMLA_CU_SHARED_PER_BLOCK_OPTIN, &facts->shared_per_block},
-        {SMLA_CU_SHARED_PER_MULTIPROCESSOR, &facts->shared_per_sm},
     };
     for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++) {
         int result = driver->device_get_attribute(wanted[i].value, wanted[i].attribute, device);

@@ -10,7 +10,6 @@ struct smla_device_facts {
     int compute_capability; /* 10 * major + minor */
     int sm_count;
     int shared_per_block; /* opt-in limit, bytes */
-    int shared_per_sm;    /* bytes */
 };
 
 struct smla_plan {

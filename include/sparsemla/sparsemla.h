@@ -21,7 +21,10 @@
  * - Tensor strides are int64 and count elements. Cache strides are int64 bytes and say so in their names. A stride is
  *   looked at only where there is a second step to take, and is then no smaller than what one step holds.
  * - Structs begin with their size and are filled by their inline _init() function; newer libraries append
- *   fields, so a program built against an older header keeps working.
+ *   fields, so a program built against an older header keeps working. struct_size is what sizeof gave with the
+ *   caller's header: never less than in the first release (0.1.0), a multiple of 8. Fields that it does not reach
+ *   have their defaults. Past what this library knows, what it reads must be 0 (else SPARSE_MLA_UNSUPPORTED) and
+ *   what it would write is left alone.
  * - Pointers are device pointers with the CUDA backend and host pointers with the host backend.
  * - "Optional" pointers may be NULL; all others may not.
  * - Functions that return sparse_mla_status leave a sentence for sparse_mla_last_error() when they fail.
@@ -56,17 +59,18 @@ struct CUstream_st;
 /** Result of a call. Values never change; new ones are added at the end. */
 typedef enum sparse_mla_status {
     SPARSE_MLA_OK = 0,
-    SPARSE_MLA_INVALID_ARGUMENT = 1,    /**< an argument breaks a rule of this header */
-    SPARSE_MLA_UNSUPPORTED = 2,         /**< valid, but not by this version, backend or device */
-    SPARSE_MLA_NO_DRIVER = 3,           /**< libcuda.so.1 is missing or has no usable device */
-    SPARSE_MLA_DRIVER_TOO_OLD = 4,      /**< the driver cannot run what this call needs */
-    SPARSE_MLA_DRIVER_ERROR = 5,        /**< a driver call failed; the sentence has its name and number */
-    SPARSE_MLA_NO_COMPILER = 6,         /**< NVRTC is missing and no cache holds the kernel */
-    SPARSE_MLA_COMPILER_TOO_OLD = 7,    /**< NVRTC is older than 12.8 or does not know the architecture */
-    SPARSE_MLA_COMPILE_FAILED = 8,      /**< NVRTC refused the source; the log callback has its output */
-    SPARSE_MLA_NOT_READY = 9,           /**< cold kernel under on_miss = FAIL or during stream capture */
-    SPARSE_MLA_OUT_OF_MEMORY = 10,      /**< host or device allocation failed */
-    SPARSE_MLA_WORKSPACE_TOO_SMALL = 11 /**< see sparse_mla_decode_workspace() */
+    SPARSE_MLA_INVALID_ARGUMENT = 1,     /**< an argument breaks a rule of this header */
+    SPARSE_MLA_UNSUPPORTED = 2,          /**< valid, but not by this version, backend or device */
+    SPARSE_MLA_NO_DRIVER = 3,            /**< libcuda.so.1 is missing or has no usable device */
+    SPARSE_MLA_DRIVER_TOO_OLD = 4,       /**< the driver cannot run what this call needs */
+    SPARSE_MLA_DRIVER_ERROR = 5,         /**< a driver call failed; the sentence has its name and number */
+    SPARSE_MLA_NO_COMPILER = 6,          /**< NVRTC is missing and no cache holds the kernel */
+    SPARSE_MLA_COMPILER_TOO_OLD = 7,     /**< NVRTC is older than 12.8 or does not know the architecture */
+    SPARSE_MLA_COMPILE_FAILED = 8,       /**< NVRTC refused the source; the log callback has its output */
+    SPARSE_MLA_NOT_READY = 9,            /**< cold kernel under on_miss = FAIL or during stream capture */
+    SPARSE_MLA_OUT_OF_MEMORY = 10,       /**< host or device allocation failed */
+    SPARSE_MLA_WORKSPACE_TOO_SMALL = 11, /**< see sparse_mla_decode_workspace() */
+    SPARSE_MLA_CACHE_ERROR = 12          /**< the cache directory cannot be used; never of a decode or prepare */
 } sparse_mla_status;
 
 /** Element type of a tensor. */
@@ -409,14 +413,16 @@ SPARSE_MLA_API sparse_mla_status sparse_mla_decode_explain(sparse_mla_context *c
 
 /**
  * Compiles into the disk cache, for any architecture and without a GPU, every variant that
- * sparse_mla_decode() can choose for 1 .. args->num_tokens tokens of these arguments.
+ * sparse_mla_decode() can choose for 1 .. args->num_tokens tokens of these arguments. A kernel that cannot be
+ * written there is a failure: SPARSE_MLA_CACHE_ERROR, or SPARSE_MLA_INVALID_ARGUMENT with options.no_disk_cache.
  *
  * @param target  "sm_120" and the like: what NVRTC supports
  */
 SPARSE_MLA_API sparse_mla_status sparse_mla_warm(sparse_mla_context *context, const sparse_mla_decode_args *args,
                                                  const char *target);
 
-/** Visits the entries of the cache directory. */
+/** Visits the entries of the cache directory. This and the next two: a directory that does not exist is empty; one
+ *  that may not be trusted or cannot be read is SPARSE_MLA_CACHE_ERROR. */
 SPARSE_MLA_API sparse_mla_status sparse_mla_cache_list(sparse_mla_context *context, sparse_mla_cache_entry_fn visit,
                                                        void *user);
 

@@ -77,7 +77,7 @@
     X(row_stride_of_offset, (f.extra.latent_offset_bytes = 128, f.extra.rope_offset_bytes = 1152),                     \
       "extra_cache.row_stride_bytes is 1152: it must be at least 1280, in bytes")                                      \
     X(row_stride_huge, f.main.row_stride_bytes = 1LL << 60,                                                            \
-      "main_cache.row_stride_bytes is 1152921504606846976: 64 such steps are more than 2^60 bytes")                    \
+      "main_cache.row_stride_bytes is 1152921504606846976: 64 such steps are more than 2^58 bytes")                    \
     X(page_stride_zero, f.main.page_stride_bytes = 0,                                                                  \
       "main_cache.page_stride_bytes is 0: it must be at least 656, in bytes")                                          \
     X(page_stride_negative, f.main.page_stride_bytes = -41984,                                                         \
@@ -85,7 +85,7 @@
     X(page_stride_odd, f.main.page_stride_bytes = 41992,                                                               \
       "main_cache.page_stride_bytes is 41992: it must be a multiple of 16, in bytes")                                  \
     X(page_stride_huge, f.main.page_stride_bytes = INT64_MAX - 15,                                                     \
-      "main_cache.page_stride_bytes is 9223372036854775792: 16 such steps are more than 2^60 bytes")                   \
+      "main_cache.page_stride_bytes is 9223372036854775792: 16 such steps are more than 2^58 bytes")                   \
     X(tensor_scale_nan, (fill_least(&f), f.main.format = SPARSE_MLA_FLAT_E4M3, f.main.tensor_scale = NAN),             \
       "main_cache.tensor_scale is nan: it must be finite")                                                             \
     X(topk_zero, f.main.topk = 0, "main_cache.topk is 0: it must be at least 1")                                       \
@@ -110,7 +110,7 @@
     X(q_latent_head_stride, f.args.q_latent_head_stride = 448,                                                         \
       "q_latent_head_stride is 448: it must be at least 512, in elements")                                             \
     X(q_latent_huge, f.args.q_latent_request_stride = INT64_MAX - 7,                                                   \
-      "q_latent_request_stride is 9223372036854775800: 2 such steps are more than 2^60 elements")                      \
+      "q_latent_request_stride is 9223372036854775800: 2 such steps are more than 2^58 elements")                      \
     X(q_latent_f32, (f.args.q_dtype = SPARSE_MLA_F32, f.args.q_latent_head_stride = 514),                              \
       "q_latent_head_stride is 514: it must be a multiple of 4, in elements")                                          \
     X(q_in_one, f.args.q_rope = NULL, "q_latent_head_stride is 512: it must be at least 576, in elements")             \
@@ -126,6 +126,8 @@
       "out_token_stride is -4096: it must be at least 512, in elements")                                               \
     X(out_head_stride, f.args.out_head_stride = 516,                                                                   \
       "out_head_stride is 516: it must be a multiple of 8, in elements")                                               \
+    X(out_huge_in_bytes, (f.args.out_dtype = SPARSE_MLA_F32, f.args.out_request_stride = 1LL << 59),                   \
+      "out_request_stride is 576460752303423488: 2 such steps are more than 2^58 elements")                            \
     X(lse_request_stride, f.args.lse_request_stride = 0,                                                               \
       "lse_request_stride is 0: it must be at least 1, in elements")                                                   \
     X(lse_token_stride, f.args.lse_token_stride = -8, "lse_token_stride is -8: it must be at least 1, in elements")    \

@@ -40,9 +40,6 @@ static int fake_device_get_attribute(int *value, int attribute, int device)
     case SMLA_CU_COMPUTE_CAPABILITY_MINOR:
         *value = fake.capability % 10;
         break;
-    case SMLA_CU_SHARED_PER_MULTIPROCESSOR:
-        *value = 233472;
-        break;
     case SMLA_CU_SHARED_PER_BLOCK_OPTIN:
         *value = 232448;
         break;

@@ -50,9 +50,9 @@ static void every_status_has_a_word(void **state)
     (void)state;
     assert_string_equal(sparse_mla_status_string(SPARSE_MLA_OK), "OK");
     assert_string_equal(sparse_mla_status_string(SPARSE_MLA_COMPILER_TOO_OLD), "COMPILER_TOO_OLD");
-    for (int i = 0; i <= SPARSE_MLA_WORKSPACE_TOO_SMALL; i++)
+    for (int i = 0; i <= SPARSE_MLA_CACHE_ERROR; i++)
         assert_string_not_equal(sparse_mla_status_string((sparse_mla_status)i), "UNKNOWN");
-    assert_string_equal(sparse_mla_status_string((sparse_mla_status)(SPARSE_MLA_WORKSPACE_TOO_SMALL + 1)), "UNKNOWN");
+    assert_string_equal(sparse_mla_status_string((sparse_mla_status)(SPARSE_MLA_CACHE_ERROR + 1)), "UNKNOWN");
     assert_string_equal(sparse_mla_status_string((sparse_mla_status)-1), "UNKNOWN");
 }
 

@@ -267,6 +267,72 @@ static void a_foreign_owner_is_not_trusted(void **state)
     smla_cache_finish(&cache);
 }
 
+/* One place after another where the directory should be, and what the warning and the sentence say of it. */
+static void expect_trouble(struct smla_cache *cache, const char *reason)
+{
+    uint32_t bad;
+    char text[256];
+    snprintf(text, sizeof text, "cannot use directory %s: %s; going on without it", dir, reason);
+    refuse(cache);
+    assert_true(fake_logged(text));
+    snprintf(text, sizeof text, "the cache directory %s cannot be used: %s", dir, reason);
+    assert_int_equal(smla_cache_require(cache), SPARSE_MLA_CACHE_ERROR);
+    assert_string_equal(sparse_mla_last_error(), text);
+    snprintf(text, sizeof text, "the cache directory %s cannot be read: %s", dir, reason);
+    assert_int_equal(smla_cache_check(cache, &bad), SPARSE_MLA_CACHE_ERROR);
+    assert_string_equal(sparse_mla_last_error(), text);
+    assert_int_equal(smla_cache_clear(cache), SPARSE_MLA_CACHE_ERROR);
+    assert_string_equal(sparse_mla_last_error(), text);
+}
+
+static void what_is_wrong_with_the_directory_is_said(void **state)
+{
+    struct smla_cache cache;
+    char elsewhere[256], below[256];
+    (void)state;
+    open_cache(&cache, NULL);
+    assert_int_equal(smla_cache_require(&cache), SPARSE_MLA_OK);
+    assert_int_equal(access(dir, F_OK), 0);
+    assert_int_equal(chmod(dir, 0720), 0);
+    expect_trouble(&cache, "others than its owner may write to it");
+    assert_int_equal(chmod(dir, 0700), 0);
+    if (geteuid() == 0) {
+        assert_int_equal(chown(dir, 12345, 0), 0);
+        expect_trouble(&cache, "it belongs to another user");
+    }
+    snprintf(elsewhere, sizeof elsewhere, "%s/elsewhere", root);
+    assert_int_equal(rename(dir, elsewhere), 0);
+    assert_int_equal(symlink(elsewhere, dir), 0);
+    expect_trouble(&cache, "it is a symbolic link");
+    assert_int_equal(unlink(dir), 0);
+    close(creat(dir, 0600));
+    expect_trouble(&cache, "it is not a directory");
+    smla_cache_finish(&cache);
+    snprintf(below, sizeof below, "%s/below", dir);
+    strcpy(dir, below);
+    open_cache(&cache, NULL);
+    expect_trouble(&cache, "a part of its path is not a directory");
+    smla_cache_finish(&cache);
+}
+
+static void no_directory_is_said_too(void **state)
+{
+    struct smla_cache cache;
+    sparse_mla_options options;
+    (void)state;
+    sparse_mla_options_init(&options);
+    for (int no_disk = 0; no_disk < 2; no_disk++) {
+        options.no_disk_cache = no_disk;
+        assert_int_equal(smla_cache_init(&cache, &fake_fs, &fake_log, &options, fake_environment), SPARSE_MLA_OK);
+        assert_int_equal(smla_cache_require(&cache), no_disk ? SPARSE_MLA_INVALID_ARGUMENT : SPARSE_MLA_CACHE_ERROR);
+        assert_string_equal(sparse_mla_last_error(),
+                            no_disk ? "there is no cache directory: options.no_disk_cache is set"
+                                    : "there is no cache directory: options.cache_dir, SPARSEMLA_CACHE_DIR, "
+                                      "XDG_CACHE_HOME and HOME name none");
+        smla_cache_finish(&cache);
+    }
+}
+
 static void an_oversized_file_is_not_read(void **state)
 {
     struct smla_cache cache;
@@ -537,7 +603,7 @@ static void entries_are_listed_checked_and_cleared(void **state)
     assert_int_equal(smla_cache_clear(&cache), SPARSE_MLA_OK);
     assert_null(find(&cache, 2));
     fake.fs_failing = "list";
-    assert_int_equal(smla_cache_check(&cache, &bad), SPARSE_MLA_INVALID_ARGUMENT);
+    assert_int_equal(smla_cache_check(&cache, &bad), SPARSE_MLA_CACHE_ERROR);
     assert_non_null(strstr(sparse_mla_last_error(), dir));
     smla_cache_finish(&cache);
 }
@@ -552,6 +618,8 @@ int main(void)
         cmocka_unit_test(an_entry_of_another_key_is_a_miss),
         cmocka_unit_test(what_others_may_write_is_not_used),
         cmocka_unit_test(a_foreign_owner_is_not_trusted),
+        cmocka_unit_test(what_is_wrong_with_the_directory_is_said),
+        cmocka_unit_test(no_directory_is_said_too),
         cmocka_unit_test(an_oversized_file_is_not_read),
         cmocka_unit_test(every_fault_is_one_warning_and_no_harm),
         cmocka_unit_test(a_failed_store_leaves_no_temporary_file),

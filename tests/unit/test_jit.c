@@ -398,6 +398,44 @@ static void warm_takes_exactly_the_named_target(void **state)
     assert_int_equal(fake.nvrtc_opens, 0);
 }
 
+/* Its whole purpose is the disk. */
+static void warm_fails_without_a_disk(void **state)
+{
+    static const char *const operations[] = {"open_dir", "open", "write", "fsync", "rename"};
+    (void)state;
+    for (size_t i = 0; i < sizeof operations / sizeof operations[0]; i++) {
+        fake.fs_failing = operations[i];
+        fake.fs_errno = ENOSPC;
+        start();
+        expect(sparse_mla_warm(context, &args, "sm_90"), SPARSE_MLA_CACHE_ERROR, "No space left on device");
+        expect(sparse_mla_warm(context, &args, "sm_90"), SPARSE_MLA_CACHE_ERROR, dir);
+        assert_int_equal(fake.compiles, i > 0); /* not for a directory that cannot even be opened */
+        fake.fs_failing = NULL;
+        assert_int_equal(sparse_mla_warm(context, &args, "sm_90"), SPARSE_MLA_OK); /* from memory */
+        assert_int_equal(fake.compiles, 1);
+        start();
+        assert_int_equal(decode(), SPARSE_MLA_OK);
+        expect_counts(0, 0, 1, 1);
+        assert_int_equal(sparse_mla_cache_clear(context), SPARSE_MLA_OK);
+    }
+    options.no_disk_cache = 1;
+    start();
+    expect(sparse_mla_warm(context, &args, "sm_90"), SPARSE_MLA_INVALID_ARGUMENT, "options.no_disk_cache is set");
+    options.no_disk_cache = 0;
+    options.cache_dir = NULL;
+    start();
+    expect(sparse_mla_warm(context, &args, "sm_90"), SPARSE_MLA_CACHE_ERROR, "there is no cache directory");
+    assert_int_equal(fake.compiles, 0);
+}
+
+static void warm_speaks_of_the_target(void **state)
+{
+    (void)state;
+    fake.driver_status = SPARSE_MLA_NO_DRIVER;
+    start();
+    expect(sparse_mla_warm(context, &args, "sm_75"), SPARSE_MLA_UNSUPPORTED, "target is \"sm_75\"; sm_80 or higher");
+}
+
 /* ---- what is missing or too old ---- */
 
 static void a_missing_driver_is_its_own_status(void **state)
@@ -431,6 +469,25 @@ static void a_missing_compiler_is_its_own_status(void **state)
     expect(decode(), SPARSE_MLA_COMPILER_TOO_OLD, "NVRTC (fake) is version 12.6; 12.8 or newer is needed");
     fake.nvrtc_version = 12080;
     assert_int_equal(decode(), SPARSE_MLA_OK);
+}
+
+static void a_named_compiler_is_named_with_who_named_it(void **state)
+{
+    (void)state;
+    fake.nvrtc_status = SPARSE_MLA_NO_COMPILER;
+    fake.environment[0][0] = "SPARSEMLA_NVRTC", fake.environment[0][1] = "/there/nvrtc.so";
+    start();
+    expect(decode(), SPARSE_MLA_NO_COMPILER, ", and SPARSEMLA_NVRTC is /there/nvrtc.so: no fake NVRTC");
+    options.nvrtc_path = "/here/nvrtc.so";
+    start();
+    expect(decode(), SPARSE_MLA_NO_COMPILER, ", and options.nvrtc_path is /here/nvrtc.so: no fake NVRTC");
+    fake.nvrtc_status = SPARSE_MLA_OK;
+    fake.nvrtc_version = 12060;
+    expect(decode(), SPARSE_MLA_COMPILER_TOO_OLD, "options.nvrtc_path is /here/nvrtc.so: NVRTC (fake) is version 12.6");
+    options.nvrtc_path = NULL;
+    fake.environment[0][1] = "";
+    start();
+    expect(decode(), SPARSE_MLA_COMPILER_TOO_OLD, ", and NVRTC (fake) is version 12.6");
 }
 
 static void a_refused_source_shows_the_first_error(void **state)
@@ -703,28 +760,36 @@ static void options_are_checked(void **state)
     newer.known.struct_size = (size_t)1 << 40;
     expect(smla_context_create(&newer.known, &fake_edges, &context), SPARSE_MLA_INVALID_ARGUMENT, "1099511627776");
 
-    /* An older program knows only the first fields. */
-    options.struct_size = offsetof(sparse_mla_options, cache_dir);
-    options.backend = SPARSE_MLA_BACKEND_HOST;
-    options.cache_dir = (const char *)1;
-    assert_int_equal(smla_context_create(&options, &fake_edges, &context), SPARSE_MLA_OK);
-    assert_null(context->cache.dir);
+    options.struct_size = sizeof options - 8; /* less than any release has */
+    expect(smla_context_create(&options, &fake_edges, &context), SPARSE_MLA_INVALID_ARGUMENT, "struct_size is 64");
 }
 
 static void results_have_the_callers_size(void **state)
 {
-    sparse_mla_plan_info info;
+    static const size_t no_sizes[] = {0, 9, sizeof(sparse_mla_plan_info) - 8, sizeof(sparse_mla_plan_info) + 4, 4104};
+    struct {
+        sparse_mla_plan_info info;
+        uint64_t newer;
+    } result;
+    sparse_mla_device device;
     (void)state;
     start();
-    memset(&info, 0xaa, sizeof info);
-    info.struct_size = offsetof(sparse_mla_plan_info, grid_y);
-    assert_int_equal(sparse_mla_decode_explain(context, &args, stream, &info), SPARSE_MLA_OK);
-    assert_int_equal(info.struct_size, offsetof(sparse_mla_plan_info, grid_y));
-    assert_int_equal(info.grid_x, 4);
-    assert_int_equal(info.grid_y, 0xaaaaaaaa);
-    info.struct_size = 0;
-    expect(sparse_mla_decode_explain(context, &args, stream, &info), SPARSE_MLA_INVALID_ARGUMENT,
-           "info.struct_size is 0");
+    memset(&result, 0xaa, sizeof result);
+    result.info.struct_size = sizeof result;
+    assert_int_equal(sparse_mla_decode_explain(context, &args, stream, &result.info), SPARSE_MLA_OK);
+    assert_int_equal(result.info.struct_size, sizeof result);
+    assert_int_equal(result.info.grid_x, 4);
+    assert_int_equal(result.info.reserved, 0);
+    assert_true(result.newer == UINT64_C(0xaaaaaaaaaaaaaaaa));
+    for (size_t i = 0; i < sizeof no_sizes / sizeof no_sizes[0]; i++) {
+        memset(&result, 0xaa, sizeof result);
+        result.info.struct_size = no_sizes[i];
+        expect(sparse_mla_decode_explain(context, &args, stream, &result.info), SPARSE_MLA_INVALID_ARGUMENT,
+               ": its _init() function sets it to 184");
+        assert_int_equal(result.info.grid_x, 0xaaaaaaaa);
+    }
+    device.struct_size = sizeof device - 8;
+    expect(sparse_mla_device_info(context, stream, &device), SPARSE_MLA_INVALID_ARGUMENT, "info.struct_size is 152");
 }
 
 static void null_arguments_are_refused(void **state)
@@ -764,8 +829,11 @@ int main(void)
         WITH_WORLD(an_unknown_device_gets_the_nearest_target_of_its_major),
         WITH_WORLD(a_device_beyond_nvrtc_is_its_own_sentence),
         WITH_WORLD(warm_takes_exactly_the_named_target),
+        WITH_WORLD(warm_fails_without_a_disk),
+        WITH_WORLD(warm_speaks_of_the_target),
         WITH_WORLD(a_missing_driver_is_its_own_status),
         WITH_WORLD(a_missing_compiler_is_its_own_status),
+        WITH_WORLD(a_named_compiler_is_named_with_who_named_it),
         WITH_WORLD(a_refused_source_shows_the_first_error),
         WITH_WORLD(every_driver_function_may_fail),
         WITH_WORLD(a_failed_setup_unloads_its_module),

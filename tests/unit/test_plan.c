@@ -28,7 +28,8 @@ static void check_variant(const struct shape *shape, const struct smla_plan *pla
     assert_true(v->topk_max == 0 ? shape->topk > 2048 : shape->topk <= v->topk_max);
     assert_int_equal(plan->shared_bytes, smla_variant_shared_bytes(v));
     assert_true(plan->shared_bytes <= smla_profile_shared_limit(v->profile));
-    assert_true(v->blocks_per_sm * (plan->shared_bytes + RESERVED_SHARED) <= devices[v->profile].shared_per_sm);
+    assert_true(v->blocks_per_sm * (plan->shared_bytes + RESERVED_SHARED) <=
+                devices[v->profile].shared_per_block + RESERVED_SHARED); /* what a multiprocessor has */
 }
 
 /* Heads are padded to the next 8 and no further: at most one octet per block has none. */
@@ -424,7 +425,7 @@ static void other_orders_of_a_flat_row_are_named(void **state)
 static void devices_are_held_to_what_they_can_run(void **state)
 {
     const struct smla_call call = call_of(&glm5);
-    const struct smla_device_facts turing = {75, 68, 65536, 65536}, small = {90, 132, 101376, 102400};
+    const struct smla_device_facts turing = {75, 68, 65536}, small = {90, 132, 101376};
     (void)state;
     refused(&call, &turing, SPARSE_MLA_PROFILE_AUTO, "the device has compute capability 7.5: 8.0 or more is needed");
     refused(&call, &turing, SPARSE_MLA_PROFILE_SM80, "the device has compute capability 7.5: 8.0 or more is needed");
