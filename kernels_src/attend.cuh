@@ -8,7 +8,7 @@
 // of fp8 rows carry the key's value scale: x = p * scale * f, with f per head and scale group, undone at the end. After
 // a rescale the largest x (and p) is 2^-4; it may grow to 2 before the next one, and what is 2^-20 of it still counts.
 
-// The rope part lies in shared memory: registers are short.
+// The rope part and the low terms lie in shared memory: registers are short.
 struct query_fragments {
     u32 latent[WARP_SCALE_GROUPS][GROUP_STEPS][N_TILES][2];
 };
@@ -18,6 +18,8 @@ struct output_fragments {
     float of[WARP_VALUE_TILES][N_TILES][4];
 };
 
+constexpr int ROPE_LOW = RING_WARPS * ROPE_STEPS * N_TILES * 32; // from a high term of the rope to its low one
+
 // Where a warp works: constant over its life.
 struct warp_place {
     int lane, g, t;
@@ -25,7 +27,8 @@ struct warp_place {
     int pair_barrier;  // id shared by the two warps of a head group
     float *query_factor; // [head of group][scale group]
     float *rope_factor;  // [head of group][half]
-    word_pair *rope_query;     // of this lane, [rope step][n], 32 apart
+    word_pair *rope_query;     // of this lane, [term][rope step][n], 32 apart
+    word_pair *query_low;      // of this lane, low terms of the latent, [step][n], 32 apart
     float *value_factor;       // [head of group][scale group of warp]
     float *reference;          // [head of group]
     float *sum;                // of p over this lane's keys, [n][c]
@@ -71,6 +74,14 @@ SMLA_FN void widen_columns(u32 (&a)[2][4], const u32 (&word)[4])
         }
 }
 
+SMLA_FN void mma_latent(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2])
+{
+    if (BF16)
+        mma_bf16(c, a, b);
+    else
+        mma_f16(c, a, b);
+}
+
 SMLA_FN void mma_rope(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2])
 {
     if (F16)
@@ -79,8 +90,23 @@ SMLA_FN void mma_rope(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2])
         mma_bf16(c, a, b);
 }
 
+// One k-step of the latent dims.
+SMLA_FN void latent_step(float (&c)[N_TILES][4], const u32 (&a)[4], const query_fragments &q, int b, int k,
+                         const warp_place &at)
+{
+#pragma unroll
+    for (int n = 0; n < N_TILES; n++) {
+        mma_latent(c[n], a, q.latent[b][k][n]);
+        if (LATENT_TERMS == 2) {
+            const word_pair low = at.query_low[((b * GROUP_STEPS + k) * N_TILES + n) * 32];
+            mma_latent(c[n], a, {low.x, low.y});
+        }
+    }
+}
+
 // Partial sums of the latent dims, one accumulator per scale group.
-SMLA_FN void latent_products(float (&c)[WARP_SCALE_GROUPS][N_TILES][4], const query_fragments &q, u32 rows)
+SMLA_FN void latent_products(float (&c)[WARP_SCALE_GROUPS][N_TILES][4], const query_fragments &q, u32 rows,
+                             const warp_place &at)
 {
     if (FP8) {
 #pragma unroll
@@ -92,9 +118,7 @@ SMLA_FN void latent_products(float (&c)[WARP_SCALE_GROUPS][N_TILES][4], const qu
                 widen_rows(a, word);
 #pragma unroll
                 for (int step = 0; step < 2; step++)
-#pragma unroll
-                    for (int n = 0; n < N_TILES; n++)
-                        mma_f16(c[b][n], a[step], q.latent[b][k + step][n]);
+                    latent_step(c[b], a[step], q, b, k + step, at);
             }
     } else {
 #pragma unroll
@@ -103,12 +127,7 @@ SMLA_FN void latent_products(float (&c)[WARP_SCALE_GROUPS][N_TILES][4], const qu
             for (int b = 0; b < WARP_SCALE_GROUPS; b++) {
                 u32 a[4];
                 ldmatrix_x4(a, rows + (b * SCALE_GROUP_DIMS + k * 16) * 2);
-#pragma unroll
-                for (int n = 0; n < N_TILES; n++)
-                    if (F16)
-                        mma_f16(c[b][n], a, q.latent[b][k][n]);
-                    else
-                        mma_bf16(c[b][n], a, q.latent[b][k][n]);
+                latent_step(c[b], a, q, b, k, at);
             }
     }
 }
@@ -144,6 +163,10 @@ SMLA_FN void rope_scores(float (&s)[N_TILES][4], u32 lane_row, const warp_place 
         for (int n = 0; n < N_TILES; n++) {
             const word_pair b = at.rope_query[(k * N_TILES + n) * 32];
             mma_rope(s[n], a, {b.x, b.y});
+            if (ROPE_TERMS == 2) {
+                const word_pair low = at.rope_query[ROPE_LOW + (k * N_TILES + n) * 32];
+                mma_rope(s[n], a, {low.x, low.y});
+            }
         }
     }
 #pragma unroll
@@ -160,7 +183,7 @@ SMLA_FN key_scales partial_scores(float (&s)[N_TILES][4], const query_fragments 
     const u32 lane_row = shared_address(tile) + (at.lane & 15) * ROW_BYTES + (at.lane >> 4) * 16;
     float product[WARP_SCALE_GROUPS][N_TILES][4] = {};
     rope_scores(s, lane_row, at, scale_log2);
-    latent_products(product, q, lane_row + at.half * (LATENT / DIM_SPLIT) * ELEMENT_BYTES);
+    latent_products(product, q, lane_row + at.half * (LATENT / DIM_SPLIT) * ELEMENT_BYTES, at);
     const key_scales scale = load_key_scales(tile, at); // not before: registers are short
     add_products(s, product, scale, at, scale_log2);
     return scale;
@@ -226,7 +249,8 @@ SMLA_FN u32 make_weights(weights &w, const float (&s)[N_TILES][4], const key_sca
                 u32 &word = w.word[set][n][r];
                 if (FP8) {
                     const float *f = at.value_factor + (8 * n + 2 * at.t) * WARP_SCALE_GROUPS + set;
-                    word = pack_f16(x * (scale.of[r][set] * f[0]), y * (scale.of[r][set] * f[WARP_SCALE_GROUPS]));
+                    // In this order: f is large where weights or scales were small, and 0 times infinity is NaN.
+                    word = pack_f16(x * scale.of[r][set] * f[0], y * scale.of[r][set] * f[WARP_SCALE_GROUPS]);
                 } else if (F16) {
                     word = pack_f16(x, y);
                 } else if (set == 0) {

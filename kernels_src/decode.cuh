@@ -8,27 +8,59 @@ struct query_row {
     const u8 *latent, *rope;
 };
 
+constexpr int QUERY_BYTES = QUERY_F32 ? 4 : 2; // of an element
+
 // Heads that do not exist get another's query: their columns go nowhere.
 SMLA_FN query_row query_of_head(const smla_params &p, const block_place &block, int head)
 {
     const smla_strides &l = p.q_latent_stride, &r = p.q_rope_stride;
     head = head < p.num_heads ? head : p.num_heads - 1;
     return {(const u8 *)p.q_latent +
-                2 * (block.request * l.request + block.position * l.token + head * l.head),
-            (const u8 *)p.q_rope + 2 * (block.request * r.request + block.position * r.token + head * r.head)};
+                QUERY_BYTES * (block.request * l.request + block.position * l.token + head * l.head),
+            (const u8 *)p.q_rope +
+                QUERY_BYTES * (block.request * r.request + block.position * r.token + head * r.head)};
 }
 
-struct raw_query {
-    word_pair latent[WARP_SCALE_GROUPS][GROUP_STEPS][N_TILES];
-    word_pair rope[ROPE_STEPS ? ROPE_STEPS : 1][N_TILES];
+// Four dims of a head at this lane: k 2t, 2t+1, 2t+8, 2t+9 as drawn in variant.cuh.
+struct query_step {
+    u32 word[QUERY_BYTES];
 };
 
-// Words of one k-step of a head at this lane, dims as drawn in variant.cuh.
-SMLA_FN word_pair load_query_step(const u8 *dims, int t, bool fp8_order)
+struct raw_query {
+    query_step latent[WARP_SCALE_GROUPS][GROUP_STEPS][N_TILES];
+    query_step rope[ROPE_STEPS ? ROPE_STEPS : 1][N_TILES];
+};
+
+SMLA_FN query_step load_query_step(const u8 *dims, int t, bool fp8_order)
 {
-    if (fp8_order)
-        return load_constant_8(dims + 8 * t);
-    return {load_constant((const u32 *)(dims + 4 * t)), load_constant((const u32 *)(dims + 4 * t + 16))};
+    query_step step;
+    const u8 *first = dims + (fp8_order ? 4 : 2) * t * QUERY_BYTES;
+    const u8 *second = first + (fp8_order ? 2 : 8) * QUERY_BYTES;
+    if (QUERY_F32) {
+        const word_pair a = load_constant_8(first), b = load_constant_8(second);
+        step.word[0] = a.x;
+        step.word[1] = a.y;
+        step.word[QUERY_BYTES - 2] = b.x;
+        step.word[QUERY_BYTES - 1] = b.y;
+    } else if (fp8_order) {
+        const word_pair both = load_constant_8(first);
+        step.word[0] = both.x;
+        step.word[1] = both.y;
+    } else {
+        step.word[0] = load_constant((const u32 *)first);
+        step.word[1] = load_constant((const u32 *)second);
+    }
+    return step;
+}
+
+SMLA_FN float query_value(const query_step &step, int i)
+{
+    const u32 word = step.word[QUERY_F32 ? i : i / 2];
+    if (QUERY_F32)
+        return as_float(word);
+    if (QUERY_F16)
+        return i % 2 ? f16_high(word) : f16_low(word);
+    return i % 2 ? bf16_high(word) : bf16_low(word);
 }
 
 // The warp's heads: first_head .. first_head + GROUP_HEADS - 1.
@@ -38,34 +70,65 @@ SMLA_FN void load_query(raw_query &q, const smla_params &p, const block_place &b
 #pragma unroll
     for (int n = 0; n < N_TILES; n++) {
         const query_row row = query_of_head(p, block, first_head + 8 * n + at.g);
-        const u8 *latent = row.latent + at.half * (LATENT / DIM_SPLIT) * 2;
 #pragma unroll
         for (int b = 0; b < WARP_SCALE_GROUPS; b++)
 #pragma unroll
-            for (int k = 0; k < GROUP_STEPS; k++)
-                q.latent[b][k][n] = load_query_step(latent + (b * SCALE_GROUP_DIMS + k * 16) * 2, at.t, FP8);
+            for (int k = 0; k < GROUP_STEPS; k++) {
+                const int dim = at.half * (LATENT / DIM_SPLIT) + b * SCALE_GROUP_DIMS + k * 16;
+                const u8 *dims = V4 && dim >= SMLA_LATENT ? row.rope + (dim - SMLA_LATENT) * QUERY_BYTES
+                                                          : row.latent + dim * QUERY_BYTES;
+                q.latent[b][k][n] = load_query_step(dims, at.t, FP8);
+            }
 #pragma unroll
         for (int k = 0; k < ROPE_STEPS; k++)
-            q.rope[k][n] = load_query_step(row.rope + (at.half * ROPE_STEPS + k) * 32, at.t, false);
+            q.rope[k][n] =
+                load_query_step(row.rope + (at.half * ROPE_STEPS + k) * 16 * QUERY_BYTES, at.t, false);
     }
 }
 
 // The power of two that brings the largest element of a head's steps into range; the 4 lanes of a head agree.
-template <int STEPS> SMLA_FN exponent_pair exponent_of(const word_pair (&step)[STEPS][N_TILES], int n)
+template <int STEPS> SMLA_FN exponent_pair exponent_of(const query_step (&step)[STEPS][N_TILES], int n)
 {
-    u32 largest = 0;
+    float own = 0;
 #pragma unroll
     for (int k = 0; k < STEPS; k++)
-        largest = larger_magnitude_bf16x2(largest, larger_magnitude_bf16x2(step[k][n].x, step[k][n].y));
-    float own = larger(bf16_low(largest), bf16_high(largest));
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const float value = query_value(step[k][n], i);
+            own = larger(own, larger(value, -value));
+        }
     own = larger(own, shuffle_xor(own, 1));
     return normalising_exponent(larger(own, shuffle_xor(own, 2)));
 }
 
-// Two bf16 as an f16 MMA operand, times a power of two.
-SMLA_FN u32 normalise(u32 two_bf16, float factor)
+// An operand of an MMA, and what its rounding left.
+struct query_terms {
+    word_pair high, low;
+};
+
+template <bool TO_F16> SMLA_FN query_terms query_operand(const query_step &step, float factor)
 {
-    return pack_f16(bf16_low(two_bf16) * factor, bf16_high(two_bf16) * factor);
+    query_terms terms;
+    float value[4], rest[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        value[i] = query_value(step, i) * factor;
+    if (TO_F16) {
+        terms.high = {pack_f16(value[0], value[1]), pack_f16(value[2], value[3])};
+        rest[0] = value[0] - f16_low(terms.high.x);
+        rest[1] = value[1] - f16_high(terms.high.x);
+        rest[2] = value[2] - f16_low(terms.high.y);
+        rest[3] = value[3] - f16_high(terms.high.y);
+        terms.low = {pack_f16(rest[0], rest[1]), pack_f16(rest[2], rest[3])};
+    } else {
+        terms.high = {pack_bf16(value[0], value[1]), pack_bf16(value[2], value[3])};
+        rest[0] = value[0] - bf16_low(terms.high.x);
+        rest[1] = value[1] - bf16_high(terms.high.x);
+        rest[2] = value[2] - bf16_low(terms.high.y);
+        rest[3] = value[3] - bf16_high(terms.high.y);
+        terms.low = {pack_bf16(rest[0], rest[1]), pack_bf16(rest[2], rest[3])};
+    }
+    return terms;
 }
 
 // What all key groups share is written by the first of them (`shares`).
@@ -81,9 +144,11 @@ SMLA_FN void prepare_latent_query(query_fragments &q, const raw_query &raw, bool
                 e = exponent_of<GROUP_STEPS>(raw.latent[b], n);
 #pragma unroll
             for (int k = 0; k < GROUP_STEPS; k++) {
-                const word_pair w = raw.latent[b][k][n];
-                q.latent[b][k][n][0] = BF16 ? w.x : normalise(w.x, e.factor);
-                q.latent[b][k][n][1] = BF16 ? w.y : normalise(w.y, e.factor);
+                const query_terms terms = query_operand<!BF16>(raw.latent[b][k][n], e.factor);
+                q.latent[b][k][n][0] = terms.high.x;
+                q.latent[b][k][n][1] = terms.high.y;
+                if (LATENT_TERMS == 2 && shares)
+                    at.query_low[((b * GROUP_STEPS + k) * N_TILES + n) * 32] = terms.low;
             }
             if (!BF16 && shares && at.t == 0)
                 at.query_factor[(8 * n + at.g) * SCALE_GROUPS + at.half * WARP_SCALE_GROUPS + b] =
@@ -103,9 +168,10 @@ SMLA_FN void prepare_rope_query(const raw_query &raw, bool shares, const warp_pl
             e = exponent_of(raw.rope, n);
 #pragma unroll
         for (int k = 0; k < ROPE_STEPS; k++) {
-            const word_pair w = raw.rope[k][n];
-            at.rope_query[(k * N_TILES + n) * 32] =
-                F16 ? word_pair{normalise(w.x, e.factor), normalise(w.y, e.factor)} : w;
+            const query_terms terms = query_operand<F16>(raw.rope[k][n], e.factor);
+            at.rope_query[(k * N_TILES + n) * 32] = terms.high;
+            if (ROPE_TERMS == 2)
+                at.rope_query[ROPE_LOW + (k * N_TILES + n) * 32] = terms.low;
         }
         if (F16 && at.t == 0)
             at.rope_factor[(8 * n + at.g) * DIM_SPLIT + at.half] = e.inverse * scale_log2;
@@ -127,6 +193,8 @@ SMLA_FN warp_place place_of(int warp, int lane)
     at.query_factor = (float *)(shared + QUERY_FACTOR_AT) + group * GROUP_HEADS * SCALE_GROUPS;
     at.rope_factor = (float *)(shared + ROPE_FACTOR_AT) + group * GROUP_HEADS * DIM_SPLIT;
     at.rope_query = (word_pair *)(shared + ROPE_QUERY_AT) + warp % RING_WARPS * ROPE_STEPS * N_TILES * 32 + lane;
+    at.query_low =
+        (word_pair *)(shared + QUERY_LOW_AT) + warp % RING_WARPS * WARP_SCALE_GROUPS * GROUP_STEPS * N_TILES * 32 + lane;
     at.value_factor = (float *)(shared + VALUE_FACTOR_AT) + warp * 32;
     at.reference = (float *)(shared + REFERENCE_AT) + warp * GROUP_HEADS;
     at.sum = (float *)(shared + SUM_AT) + (warp * 32 + lane) * 2 * N_TILES;
@@ -159,18 +227,23 @@ struct tile_walk {
     int index, later; // of this lane's row in the next tile that this warp copies, and in the one after that
 };
 
+SMLA_FN u32 first_column(const tile_walk &walk, const key_range &keys, int tile)
+{
+    return (u32)keys.begin + (u32)(tile * KEY_GROUPS + walk.key_group) * TILE;
+}
+
 SMLA_FN int load_index(const tile_walk &walk, const key_range &keys, int tile, int lane)
 {
-    const u32 column = (u32)keys.begin + (u32)(tile * KEY_GROUPS + walk.key_group) * TILE + (u32)lane;
-    return lane < TILE ? column_index(keys, column) : -1;
+    return lane < TILE ? column_index(keys, first_column(walk, keys, tile), lane) : -1;
 }
 
 SMLA_FN void copy_next(tile_walk &walk, const smla_params &p, const key_range &keys, int tile, int stage, int lane)
 {
-    const int index = walk.index;
+    const int index = walk.index, which = cache_of_column(keys, first_column(walk, keys, tile));
     walk.index = walk.later;
     walk.later = load_index(walk, keys, tile + 2 * RING_WARPS, lane);
-    copy_tile(walk.first_stage + stage, row_address(p, keys, index), p.cache.data, lane);
+    copy_tile(walk.first_stage + stage, place_of_row(p, keys, which, index), p.cache[which].data, p.cache[which].rope_at,
+              lane);
 }
 
 SMLA_FN tile_walk start_walk(const key_range &keys, int warp, int lane)
@@ -231,6 +304,7 @@ SMLA_KERNEL(SMLA_NAME, THREADS, SMLA_BLOCKS_PER_SM)
     const int group_head = warp % RING_WARPS / DIM_SPLIT * GROUP_HEADS;
     const bool active = block.first_head + group_head < p.num_heads;
 
+    wait_for_earlier_kernels();
     const key_range keys = token_keys(p, block);
     tile_walk walk = start_walk(keys, warp, at.lane);
     raw_query raw; // under way while the first rows are

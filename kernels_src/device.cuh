@@ -11,12 +11,16 @@
 #define SMLA_BULK (SMLA_PROFILE >= 3)
 
 typedef unsigned char u8;
+typedef unsigned short u16;
 typedef unsigned u32;
 typedef unsigned long long u64;
 typedef long long i64;
 
 struct alignas(16) float4_t {
     float x, y, z, w;
+};
+struct alignas(16) word_quad {
+    u32 x, y, z, w;
 };
 
 SMLA_FN int thread_index()
@@ -40,6 +44,16 @@ SMLA_FN u8 *shared_buffer()
 SMLA_FN u32 shared_address(const void *pointer)
 {
     return (u32)__cvta_generic_to_shared(pointer);
+}
+
+// ---- programmatic launch
+
+// Returns once the kernels that this one may overlap with are done: before it, no memory of the caller is touched.
+SMLA_FN void wait_for_earlier_kernels()
+{
+#if SMLA_BULK
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
 }
 
 // ---- synchronisation within a block
@@ -294,12 +308,15 @@ SMLA_FN u32 pack_bf16(float low, float high)
     asm("cvt.rn.bf16x2.f32 %0, %2, %1;" : "=r"(out) : "f"(low), "f"(high));
     return out;
 }
-// Per half, the larger magnitude of two words of bf16.
-SMLA_FN u32 larger_magnitude_bf16x2(u32 a, u32 b)
+SMLA_FN float f16_low(u32 word)
 {
-    u32 out;
-    asm("{.reg .b32 x, y; abs.bf16x2 x, %1; abs.bf16x2 y, %2; max.bf16x2 %0, x, y;}" : "=r"(out) : "r"(a), "r"(b));
+    float out;
+    asm("{.reg .b16 low, high; mov.b32 {low, high}, %1; cvt.f32.f16 %0, low;}" : "=f"(out) : "r"(word));
     return out;
+}
+SMLA_FN float f16_high(u32 word)
+{
+    return f16_low(word >> 16);
 }
 SMLA_FN u32 multiply_f16x2(u32 a, u32 b)
 {

@@ -62,8 +62,14 @@ SMLA_FN void merge_rounds(const output_fragments &out, const smla_params &p, con
         const destination to = caller_output(p, block);
 #pragma unroll 1
         for (int unit = warp * p.num_splits + block.split; unit < UNITS; unit += WARPS * p.num_splits)
-            store_unit(to, unit, ROUND, merge_unit(p, weight, unit, ROUND, at), at);
-        sync_cluster_readers(); // nobody writes to, or leaves, what another still reads
+            if (head_of_unit(unit, ROUND) < to.heads)
+                store_unit(to, unit, ROUND, merge_unit(p, weight, unit, ROUND, at), at);
+        // Nobody overwrites what another still reads, or leaves before it is read: what was read has been stored, so
+        // the last time needs no ordering of memory.
+        if (ROUND + 1 < OUT_ROUNDS)
+            sync_cluster();
+        else
+            sync_cluster_readers();
         merge_rounds<ROUND + 1>(out, p, block, warp, at);
     }
 }

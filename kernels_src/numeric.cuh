@@ -38,6 +38,12 @@ SMLA_FN float bf16_high(u32 word)
     return as_float(word & 0xFFFF0000u);
 }
 
+// 2^(byte - 127); 255 is NaN.
+SMLA_FN float ue8m0_to_float(u32 byte)
+{
+    return as_float(byte == 0 ? 0x00400000u : byte == 255 ? 0x7FC00000u : byte << 23);
+}
+
 // A power of two that brings `largest` into [2^10, 2^11), and its inverse. Anything down to 2^-24 of the largest is then
 // a normal f16. Zero, NaN and infinity get some finite pair.
 struct exponent_pair {

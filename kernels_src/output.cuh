@@ -146,7 +146,7 @@ SMLA_FN void finish_head(const smla_params &p, const block_place &block, int ran
     if (head >= p.num_heads)
         return;
     const float lse2 = sum == 0.0f ? -infinity() : reference + log2_fast(sum);
-    float factor = sum == 0.0f ? 0.0f : reciprocal(sum);
+    float factor = sum == 0.0f ? 0.0f : reciprocal(sum) * p.value_scale;
     if (sum != 0.0f && p.num_splits == 1)
         factor *= sink_factor(p, head, lse2);
     *first = {reference, factor};

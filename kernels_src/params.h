@@ -32,10 +32,12 @@ struct smla_cache_params {
     /* position / page_size == position * page_multiplier >> page_shift, for 0 <= position < 2^31 */
     unsigned page_multiplier;
     int page_shift;
+    long long rope_at;   /* flat formats: bytes from a row's latent to its rope */
+    long long scales_at; /* FP8_V4: bytes from a page to its scales, 8 per row */
 };
 
 struct smla_params {
-    struct smla_cache_params cache;
+    struct smla_cache_params cache[2]; /* the second one: extra_cache */
     const void *q_latent, *q_rope;
     void *out;
     float *lse;                  /* NULL: not wanted */
@@ -46,11 +48,13 @@ struct smla_params {
     float *partials;             /* [token * head_blocks + block][split][head of block][value dim], then lse */
     float *partial_lse;          /* base 2, [token * head_blocks + block][split][head of block] */
     struct smla_strides q_latent_stride, q_rope_stride, out_stride, lse_stride;
-    float scale_log2; /* softmax scale * log2(e) */
+    float scale_log2;  /* softmax scale * log2(e) * tensor scale */
+    float value_scale; /* tensor scale; 1 for formats without one */
     int q_len, num_heads, num_requests, num_splits;
     int out_dtype;
     unsigned flags; /* of sparse_mla_decode_args */
     int clustered; /* the parts of a token are a cluster and merge without the workspace */
+    int reserved;
 };
 
 #endif

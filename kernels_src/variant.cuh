@@ -20,12 +20,27 @@
 // stored in that order, so no lane exchanges anything. Transposed, a word holds dims 2g, 2g+1 of two keys; dim 2g goes
 // to output row g and 2g+1 to row g+8.
 
+// Records, by value of sparse_mla_format. Those that CONVERTED names become rows of 16-bit elements while they are copied,
+// so that everything after the copy knows three kinds of rows: e4m3 with float32 scales, bf16 and f16.
 constexpr bool FP8 = SMLA_FORMAT == 0;
-constexpr bool BF16 = SMLA_FORMAT == 2;
-constexpr bool F16 = SMLA_FORMAT == 3;
+constexpr bool E4M3 = SMLA_FORMAT == 4; // exact in f16
+constexpr bool V4 = SMLA_FORMAT == 5;   // exact in bf16
+constexpr bool Q8 = SMLA_FORMAT == 6;   // rounded to f16
+constexpr bool CONVERTED = E4M3 || V4 || Q8;
+constexpr bool BF16 = SMLA_FORMAT == 2 || V4;
+constexpr bool F16 = SMLA_FORMAT == 3 || E4M3 || Q8;
 
-constexpr int LATENT = SMLA_LATENT;
-constexpr int ROPE = SMLA_ROPE;
+// "Latent" are the dims that are key and value. V4's rope is both.
+constexpr int LATENT = V4 ? SMLA_LATENT + SMLA_ROPE : SMLA_LATENT;
+constexpr int ROPE = V4 ? 0 : SMLA_ROPE;
+constexpr int CACHES = SMLA_CACHES; // 2: main and extra
+
+// Queries. Where an MMA operand would round one, it gets a second, low term.
+constexpr bool QUERY_F16 = SMLA_QUERY == SMLA_F16;
+constexpr bool QUERY_F32 = SMLA_QUERY == SMLA_F32;
+constexpr int LATENT_TERMS = QUERY_F32 || (QUERY_F16 && BF16) ? 2 : 1;
+constexpr int ROPE_TERMS = QUERY_F32 || (QUERY_F16 && !F16) ? 2 : 1;
+
 constexpr int HEAD_GROUPS = SMLA_HEAD_GROUPS;
 constexpr int DIM_SPLIT = SMLA_DIM_SPLIT;
 constexpr int KEY_GROUPS = SMLA_KEY_GROUPS;
@@ -71,8 +86,10 @@ constexpr int EXCHANGE_AT = RING_AT + KEY_GROUPS * STAGES * TILE_BYTES; // parti
 constexpr int EXCHANGE_FLOATS = DIM_SPLIT == 1 ? 0 : 32 * 4 * N_TILES;
 constexpr int QUERY_FACTOR_AT = EXCHANGE_AT + WARPS * 2 * 4 * EXCHANGE_FLOATS; // [head][scale group]
 constexpr int ROPE_FACTOR_AT = QUERY_FACTOR_AT + 4 * HEADS * SCALE_GROUPS;     // [head][half]
-constexpr int ROPE_QUERY_AT = ROPE_FACTOR_AT + 4 * HEADS * DIM_SPLIT;      // fragments of [head][rope dim], 16 bits
-constexpr int VALUE_FACTOR_AT = ROPE_QUERY_AT + 2 * HEADS * ROPE;          // [warp][head of group][its scale group]
+constexpr int ROPE_QUERY_AT = ROPE_FACTOR_AT + 4 * HEADS * DIM_SPLIT; // fragments of [term][head][rope dim], 16 bits
+constexpr int QUERY_LOW_AT = ROPE_QUERY_AT + 2 * ROPE_TERMS * HEADS * ROPE; // low terms of [head][latent dim], likewise
+constexpr int VALUE_FACTOR_AT = QUERY_LOW_AT + 2 * (LATENT_TERMS - 1) * HEADS * LATENT; // [warp][head of group][its scale
+                                                                                        // group]
 constexpr int REFERENCE_AT = VALUE_FACTOR_AT + 4 * WARPS * 32;          // [warp][head of group]
 constexpr int SUM_AT = REFERENCE_AT + 4 * WARPS * GROUP_HEADS;          // [warp][lane][n][c]
 constexpr int STATS_AT = SUM_AT + 4 * WARPS * 32 * 2 * N_TILES;         // [warp][head of group] head_total

@@ -38,9 +38,10 @@ enum { /* CUfunction_attribute */
 };
 
 enum {
-    SMLA_CU_CAPTURE_NONE = 0,            /* CUstreamCaptureStatus */
-    SMLA_CU_RESOURCE_TYPE_SM = 1,        /* CUdevResourceType */
-    SMLA_CU_LAUNCH_CLUSTER_DIMENSION = 4 /* CUlaunchAttributeID */
+    SMLA_CU_CAPTURE_NONE = 0,             /* CUstreamCaptureStatus */
+    SMLA_CU_RESOURCE_TYPE_SM = 1,         /* CUdevResourceType */
+    SMLA_CU_LAUNCH_CLUSTER_DIMENSION = 4, /* CUlaunchAttributeID */
+    SMLA_CU_LAUNCH_PROGRAMMATIC_SERIALIZATION = 6
 };
 
 struct smla_cu_resource { /* CUdevResource */
@@ -58,6 +59,7 @@ struct smla_cu_launch_attribute { /* CUlaunchAttribute */
         struct {
             unsigned x, y, z;
         } cluster;
+        int allowed;
     } value;
 };
 

@@ -163,8 +163,14 @@ sparse_mla_status smla_kernel_load(const struct smla_driver *driver, const struc
 sparse_mla_status smla_kernel_launch(const struct smla_driver *driver, const struct smla_place *place,
                                      const struct smla_kernel *kernel, const struct smla_plan *plan, void *params)
 {
-    struct smla_cu_launch_attribute cluster = {.id = SMLA_CU_LAUNCH_CLUSTER_DIMENSION,
-                                               .value.cluster = {1, (unsigned)plan->num_splits, 1}};
+    struct smla_cu_launch_attribute attributes[2];
+    unsigned count = 0;
+    if (plan->clustered)
+        attributes[count++] = (struct smla_cu_launch_attribute){.id = SMLA_CU_LAUNCH_CLUSTER_DIMENSION,
+                                                                .value.cluster = {1, (unsigned)plan->num_splits, 1}};
+    if (plan->overlapped)
+        attributes[count++] =
+            (struct smla_cu_launch_attribute){.id = SMLA_CU_LAUNCH_PROGRAMMATIC_SERIALIZATION, .value.allowed = 1};
     const struct smla_cu_launch_config config = {
         .grid_x = plan->grid_x,
         .grid_y = plan->grid_y,
@@ -174,8 +180,8 @@ sparse_mla_status smla_kernel_launch(const struct smla_driver *driver, const str
         .block_z = 1,
         .shared_bytes = (unsigned)plan->shared_bytes,
         .stream = place->stream,
-        .attributes = plan->clustered ? &cluster : NULL,
-        .num_attributes = plan->clustered,
+        .attributes = attributes,
+        .num_attributes = count,
     };
     bool pushed;
     sparse_mla_status status = enter(driver, place, &pushed);

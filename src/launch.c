@@ -47,6 +47,8 @@ static struct smla_cache_params cache_params(const sparse_mla_cache *cache)
         .topk = cache->topk,
         .lengths_per_request = cache->length_mode == SPARSE_MLA_LENGTH_PER_REQUEST,
         .block_table_width = cache->block_table_width,
+        .rope_at = cache->rope_offset_bytes - cache->latent_offset_bytes,
+        .scales_at = (long long)cache->page_size * cache->row_stride_bytes,
     };
     division_by(cache->page_size, &params.page_multiplier, &params.page_shift);
     return params;
@@ -67,8 +69,9 @@ static void place_workspace(struct smla_params *params, const struct smla_call *
 void smla_launch_params(struct smla_params *params, const struct smla_call *call, const struct smla_plan *plan)
 {
     const sparse_mla_decode_args *args = &call->args;
+    const float tensor_scale = call->main_cache.format == SPARSE_MLA_FLAT_E4M3 ? call->main_cache.tensor_scale : 1.0f;
     *params = (struct smla_params){
-        .cache = cache_params(&call->main_cache),
+        .cache = {cache_params(&call->main_cache)},
         .q_latent = args->q_latent,
         .q_rope = args->q_rope,
         .out = args->out,
@@ -80,7 +83,8 @@ void smla_launch_params(struct smla_params *params, const struct smla_call *call
         .q_rope_stride = {args->q_rope_request_stride, args->q_rope_token_stride, args->q_rope_head_stride},
         .out_stride = {args->out_request_stride, args->out_token_stride, args->out_head_stride},
         .lse_stride = {args->lse_request_stride, args->lse_token_stride, args->lse_head_stride},
-        .scale_log2 = (float)(args->scale * LOG2_E),
+        .scale_log2 = (float)((double)args->scale * (double)tensor_scale * LOG2_E),
+        .value_scale = tensor_scale,
         .q_len = args->q_len,
         .num_heads = args->num_heads,
         .num_requests = args->num_requests,
@@ -89,5 +93,7 @@ void smla_launch_params(struct smla_params *params, const struct smla_call *call
         .out_dtype = args->out_dtype,
         .flags = args->flags,
     };
+    if (call->has_extra)
+        params->cache[1] = cache_params(&call->extra_cache);
     place_workspace(params, call, plan);
 }

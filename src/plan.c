@@ -10,6 +10,7 @@ enum {
     MAX_BLOCK_OCTETS = 8,   /* 64 heads: a block's eight warps */
     RESERVED_SHARED = 1024, /* per block, by the driver */
     WAVES_OF_PARTS = 4,     /* parts of split tokens, in units of resident blocks */
+    INVARIANT_PART = 512,   /* columns */
     MAX_PARTS = 32,         /* per token, where the width is bounded: a lane each; as in kernels_src/merge.cuh */
 };
 
@@ -50,35 +51,75 @@ static bool fill_stages(struct smla_variant *v)
     return false;
 }
 
-/* Eight heads are one warp's columns. Even numbers of octets go in pairs of warps that share every conversion; key
- * groups fill the block up to eight warps as far as shared memory allows. */
-static void choose_layout(struct smla_variant *v, int num_heads)
+/* `in_block` octets of heads in a block; false when shared memory does not hold it. Even numbers of octets go in pairs
+ * of warps that share every conversion; key groups fill the block up to eight warps as far as shared memory allows. */
+static bool try_layout(struct smla_variant *v, int in_block)
 {
-    const int octets = divide_up(num_heads, 8);
-    int in_block = divide_up(octets, divide_up(octets, MAX_BLOCK_OCTETS));
-    /* Beside copies of 16 bytes at a time, these layouts want more registers than there are. */
-    const bool short_pair = in_block == 2 && v->format == SPARSE_MLA_FP8_DS_MLA && v->rope_dim == 0;
-    if (v->profile < SPARSE_MLA_PROFILE_SM90 && (in_block % 2 == 1 || short_pair))
-        in_block = 1;
     v->dim_split = in_block % 2 == 0 ? 2 : 1;
     v->head_groups = in_block / v->dim_split;
     v->blocks_per_sm = in_block == 1 && v->profile == SPARSE_MLA_PROFILE_SM90 ? 2 : 1;
-    for (v->key_groups = 4; v->key_groups > 1; v->key_groups /= 2)
+    for (v->key_groups = 4; v->key_groups >= 1; v->key_groups /= 2)
         if (v->key_groups * in_block <= MAX_BLOCK_OCTETS && fill_stages(v))
-            return;
-    fill_stages(v);
+            return true;
+    return false;
 }
 
-static struct smla_variant choose_variant(int format, int latent_dim, int rope_dim, int num_heads, int topk,
-                                          int profile)
+/* Eight heads, an octet, are one warp's columns. */
+static void choose_layout(struct smla_variant *v, int num_heads)
 {
-    struct smla_variant v = {.format = format == SPARSE_MLA_FP8_DS_MLA_NOPE ? SPARSE_MLA_FP8_DS_MLA : format,
-                             .latent_dim = latent_dim,
-                             .rope_dim = rope_dim,
-                             .topk_max = topk_class(topk),
+    const int octets = divide_up(num_heads, 8);
+    for (int blocks = divide_up(octets, MAX_BLOCK_OCTETS);; blocks++) {
+        int in_block = divide_up(octets, blocks);
+        /* Beside copies of 16 bytes at a time, these layouts want more registers than there are. */
+        const bool short_pair = in_block == 2 && v->format == SPARSE_MLA_FP8_DS_MLA && v->rope_dim == 0;
+        if (v->profile < SPARSE_MLA_PROFILE_SM90 && (in_block % 2 == 1 || short_pair))
+            in_block = 1;
+        if (try_layout(v, in_block) || in_block == 1)
+            return;
+    }
+}
+
+/* What decides the variant of a call beside the device. */
+struct shape {
+    int format, latent_dim, rope_dim, query, caches, num_heads, columns;
+};
+
+/* FP8_DS_MLA_NOPE is the other one without rope. */
+static int kernel_format(int format)
+{
+    return format == SPARSE_MLA_FP8_DS_MLA_NOPE ? SPARSE_MLA_FP8_DS_MLA : format;
+}
+
+static struct smla_variant choose_variant(const struct shape *shape, int profile)
+{
+    struct smla_variant v = {.format = kernel_format(shape->format),
+                             .latent_dim = shape->latent_dim,
+                             .rope_dim = shape->rope_dim,
+                             .query = shape->query,
+                             .caches = shape->caches,
+                             .topk_max = topk_class(shape->columns),
                              .profile = profile};
-    choose_layout(&v, num_heads);
+    choose_layout(&v, shape->num_heads);
     return v;
+}
+
+/* Columns of a token's row: those of the main cache, in whole tiles where others follow, and those of the extra one. */
+static int64_t columns_of(const struct smla_call *call)
+{
+    const int64_t main = call->main_cache.topk;
+    return call->has_extra ? divide_up(main, SMLA_TILE) * (int64_t)SMLA_TILE + call->extra_cache.topk : main;
+}
+
+static struct shape shape_of(const struct smla_call *call)
+{
+    const sparse_mla_decode_args *args = &call->args;
+    return (struct shape){.format = call->main_cache.format,
+                          .latent_dim = args->latent_dim,
+                          .rope_dim = args->rope_dim,
+                          .query = args->q_dtype,
+                          .caches = call->has_extra ? 2 : 1,
+                          .num_heads = args->num_heads,
+                          .columns = (int)columns_of(call)};
 }
 
 bool smla_plan_shipped(int profile, int n, struct smla_variant *variant)
@@ -95,51 +136,58 @@ bool smla_plan_shipped(int profile, int n, struct smla_variant *variant)
     static const struct {
         int num_heads, topk;
     } shapes[] = {{8, 2048}, {16, 2048}, {32, 2048}, {64, 2048}, {8, 4096}, {64, 4096}, {24, 512}, {8, 128}};
+    /* DeepSeek-V4 with its two caches, tensors of e4m3, ggml's queries. */
+    static const struct shape others[] = {
+        {SPARSE_MLA_FP8_V4, 448, 64, SPARSE_MLA_BF16, 2, 8, 640},
+        {SPARSE_MLA_FP8_V4, 448, 64, SPARSE_MLA_BF16, 2, 16, 1152},
+        {SPARSE_MLA_FP8_V4, 448, 64, SPARSE_MLA_BF16, 2, 64, 640},
+        {SPARSE_MLA_FLAT_E4M3, 512, 64, SPARSE_MLA_BF16, 1, 8, 2048},
+        {SPARSE_MLA_FLAT_E4M3, 512, 64, SPARSE_MLA_BF16, 1, 64, 2048},
+        {SPARSE_MLA_Q8_0, 512, 64, SPARSE_MLA_F32, 1, 8, 2048},
+        {SPARSE_MLA_Q8_0, 512, 64, SPARSE_MLA_F32, 1, 64, 2048},
+        {SPARSE_MLA_FLAT_F16, 512, 64, SPARSE_MLA_F32, 1, 64, 2048},
+        {SPARSE_MLA_FLAT_BF16, 512, 64, SPARSE_MLA_F16, 1, 8, 2048},
+        {SPARSE_MLA_FP8_DS_MLA, 512, 64, SPARSE_MLA_F32, 1, 64, 2048},
+    };
     enum { CACHES = sizeof caches / sizeof *caches, SHAPES = sizeof shapes / sizeof *shapes };
-    if (profile == SPARSE_MLA_PROFILE_AUTO || n < 0 || n >= CACHES * SHAPES)
+    enum { OTHERS = sizeof others / sizeof *others };
+    if (profile == SPARSE_MLA_PROFILE_AUTO || n < 0 || n >= CACHES * SHAPES + OTHERS)
         return false;
-    *variant = choose_variant(caches[n / SHAPES].format, 512, caches[n / SHAPES].rope_dim, shapes[n % SHAPES].num_heads,
-                              shapes[n % SHAPES].topk, profile);
+    if (n >= CACHES * SHAPES) {
+        *variant = choose_variant(&others[n - CACHES * SHAPES], profile);
+        return true;
+    }
+    *variant =
+        choose_variant(&(struct shape){caches[n / SHAPES].format, 512, caches[n / SHAPES].rope_dim, SPARSE_MLA_BF16, 1,
+                                       shapes[n % SHAPES].num_heads, shapes[n % SHAPES].topk},
+                       profile);
     return true;
 }
 
 /* ---- what no kernel does */
 
-static sparse_mla_status unsupported_layout(const struct smla_call *call)
-{
-    const sparse_mla_cache *cache = &call->main_cache;
-    const struct smla_format *format = smla_format_get(cache->format);
-    if (cache->format > SPARSE_MLA_FLAT_F16)
-        return smla_fail(SPARSE_MLA_UNSUPPORTED,
-                         "main_cache.format is %d (%s): the CUDA backend reads fp8_ds_mla and flat bf16 and f16 so far",
-                         (int)cache->format, format->name);
-    const int64_t latent_bytes = (int64_t)call->args.latent_dim * format->flat_element_bytes;
-    if (format->flat_element_bytes && cache->latent_offset_bytes != 0)
-        return smla_fail(SPARSE_MLA_UNSUPPORTED,
-                         "main_cache.latent_offset_bytes is %d: the CUDA backend wants the latent first (0) so far",
-                         (int)cache->latent_offset_bytes);
-    if (format->flat_element_bytes && call->args.rope_dim && cache->rope_offset_bytes != latent_bytes)
-        return smla_fail(SPARSE_MLA_UNSUPPORTED,
-                         "main_cache.rope_offset_bytes is %d: the CUDA backend wants the rope behind the latent (%d) "
-                         "so far",
-                         (int)cache->rope_offset_bytes, (int)latent_bytes);
-    return SPARSE_MLA_OK;
-}
-
 static sparse_mla_status check_supported(const struct smla_call *call)
 {
-    if (call->has_extra)
+    const sparse_mla_cache *main = &call->main_cache, *extra = &call->extra_cache;
+    if (!call->has_extra)
+        return SPARSE_MLA_OK;
+    if (kernel_format(extra->format) != kernel_format(main->format))
+        return smla_fail(
+            SPARSE_MLA_UNSUPPORTED,
+            "extra_cache.format is %d (%s) and main_cache.format %d (%s): the CUDA backend takes two caches "
+            "of one format",
+            (int)extra->format, smla_format_get(extra->format)->name, (int)main->format,
+            smla_format_get(main->format)->name);
+    if (columns_of(call) > INT32_MAX)
         return smla_fail(SPARSE_MLA_UNSUPPORTED,
-                         "extra_cache is given: the CUDA backend takes one cache (NULL) so far");
-    if (call->args.q_dtype != SPARSE_MLA_BF16)
-        return smla_fail(SPARSE_MLA_UNSUPPORTED, "q_dtype is %d: the CUDA backend takes bf16 (%d) so far",
-                         (int)call->args.q_dtype, SPARSE_MLA_BF16);
-    const uint32_t later = call->args.flags & (SPARSE_MLA_BATCH_INVARIANT | SPARSE_MLA_PROGRAMMATIC_LAUNCH);
-    if (later)
-        return smla_fail(SPARSE_MLA_UNSUPPORTED, "flags has the bit 0x%x (%s): not in the CUDA backend so far",
-                         (unsigned)later,
-                         later & SPARSE_MLA_BATCH_INVARIANT ? "batch invariant" : "programmatic launch");
-    return unsupported_layout(call);
+                         "extra_cache.topk is %d and main_cache.topk %d: together they must be below 2^31",
+                         (int)extra->topk, (int)main->topk);
+    if (main->format == SPARSE_MLA_FLAT_E4M3 && extra->tensor_scale != main->tensor_scale)
+        return smla_fail(SPARSE_MLA_UNSUPPORTED,
+                         "extra_cache.tensor_scale is %g and main_cache.tensor_scale %g: the CUDA backend takes two "
+                         "caches of one scale",
+                         (double)extra->tensor_scale, (double)main->tensor_scale);
+    return SPARSE_MLA_OK;
 }
 
 static sparse_mla_status resolve_profile(int *profile, const struct smla_device_facts *device, int wanted)
@@ -187,7 +235,7 @@ static int max_cluster(const struct smla_variant *v, const struct smla_device_fa
 
 static uint64_t floats_per_part(const struct smla_variant *v)
 {
-    return (uint64_t)smla_variant_heads(v) * ((uint64_t)v->latent_dim + 1);
+    return (uint64_t)smla_variant_heads(v) * ((uint64_t)smla_variant_value_dim(v) + 1);
 }
 
 /* Nanoseconds of a launch with `splits` parts per token, after measurements on the H200. What matters is the order of
@@ -226,9 +274,17 @@ static int most_splits(const struct smla_plan *plan, const struct smla_device_fa
     return (int)(most > units ? units : most);
 }
 
-static int choose_splits(const struct smla_plan *plan, const struct smla_device_facts *device, int64_t rows, int topk)
+/* Whatever the number of tokens: parts of INVARIANT_PART columns, while a cluster has room for them. */
+static int invariant_splits(const struct smla_plan *plan, int64_t columns)
 {
-    const int units = divide_up(topk, (int64_t)SMLA_TILE * plan->variant.key_groups);
+    const int most = plan->max_cluster < 8 ? plan->max_cluster : 8, parts = divide_up(columns, INVARIANT_PART);
+    return parts < most ? parts : most;
+}
+
+static int choose_splits(const struct smla_plan *plan, const struct smla_device_facts *device, int64_t rows,
+                         int64_t columns)
+{
+    const int units = divide_up(columns, (int64_t)SMLA_TILE * plan->variant.key_groups);
     const int most = most_splits(plan, device, rows, units);
     int best = 1;
     int64_t best_time = predicted_time(plan, device, rows, units, best);
@@ -265,8 +321,12 @@ void smla_plan_set_variant(struct smla_plan *plan, const struct smla_call *call,
     plan->head_blocks = divide_up(call->args.num_heads, smla_variant_heads(variant));
     plan->shared_bytes = smla_variant_shared_bytes(variant);
     plan->grid_x = (uint32_t)call->args.num_tokens;
+    plan->overlapped = call->args.flags & SPARSE_MLA_PROGRAMMATIC_LAUNCH && variant->profile >= SPARSE_MLA_PROFILE_SM90;
     const int64_t rows = (int64_t)call->args.num_tokens * plan->head_blocks;
-    smla_plan_set_splits(plan, rows ? choose_splits(plan, device, rows, call->main_cache.topk) : 1);
+    if (call->args.flags & SPARSE_MLA_BATCH_INVARIANT)
+        smla_plan_set_splits(plan, invariant_splits(plan, columns_of(call)));
+    else
+        smla_plan_set_splits(plan, rows ? choose_splits(plan, device, rows, columns_of(call)) : 1);
 }
 
 /* ---- plans */
@@ -274,16 +334,14 @@ void smla_plan_set_variant(struct smla_plan *plan, const struct smla_call *call,
 sparse_mla_status smla_plan_make(struct smla_plan *plan, const struct smla_call *call,
                                  const struct smla_device_facts *device, int profile)
 {
-    const sparse_mla_decode_args *args = &call->args;
-    const sparse_mla_cache *cache = &call->main_cache;
+    const struct shape shape = shape_of(call);
     memset(plan, 0, sizeof *plan);
     sparse_mla_status status = resolve_profile(&profile, device, profile);
     if (status == SPARSE_MLA_OK)
         status = check_supported(call);
     if (status != SPARSE_MLA_OK)
         return status;
-    const struct smla_variant variant =
-        choose_variant(cache->format, args->latent_dim, args->rope_dim, args->num_heads, cache->topk, profile);
+    const struct smla_variant variant = choose_variant(&shape, profile);
     smla_plan_set_variant(plan, call, device, &variant);
     return SPARSE_MLA_OK;
 }

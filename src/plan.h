@@ -18,6 +18,7 @@ struct smla_plan {
     int num_splits;  /* blocks that share a token's keys */
     int max_cluster; /* parts that can be a cluster on this device; 1: none */
     bool clustered;  /* those blocks are a cluster and merge in shared memory: no workspace */
+    bool overlapped; /* programmatic stream serialization: may start while earlier kernels end */
     int shared_bytes;
     uint32_t grid_x;         /* num_tokens */
     uint32_t grid_y;         /* head_blocks * num_splits */

@@ -12,7 +12,11 @@ enum {
 };
 
 static const char *const format_names[] = {
-    [SPARSE_MLA_FP8_DS_MLA] = "fp8", [SPARSE_MLA_FLAT_BF16] = "bf16", [SPARSE_MLA_FLAT_F16] = "f16"};
+    [SPARSE_MLA_FP8_DS_MLA] = "fp8", [SPARSE_MLA_FLAT_BF16] = "bf16", [SPARSE_MLA_FLAT_F16] = "f16",
+    [SPARSE_MLA_FLAT_E4M3] = "e4m3", [SPARSE_MLA_FP8_V4] = "v4",      [SPARSE_MLA_Q8_0] = "q8"};
+
+static const char *const query_names[] = {
+    [SPARSE_MLA_BF16] = "bf16", [SPARSE_MLA_F16] = "f16", [SPARSE_MLA_F32] = "f32"};
 
 static const char *const profile_names[] = {[SPARSE_MLA_PROFILE_SM80] = "sm80",
                                             [SPARSE_MLA_PROFILE_SM89] = "sm89",
@@ -43,6 +47,21 @@ int smla_variant_tile_bytes(const struct smla_variant *v)
     return SMLA_TILE * 16 * (read / 16 | 1);
 }
 
+int smla_variant_value_dim(const struct smla_variant *v)
+{
+    return v->latent_dim + (v->format == SPARSE_MLA_FP8_V4 ? v->rope_dim : 0);
+}
+
+/* Bytes per head of the query's terms that lie in shared memory: those of dims that are key only, and the low ones. */
+static int query_bytes(const struct smla_variant *v)
+{
+    const bool bf16 = v->format == SPARSE_MLA_FLAT_BF16 || v->format == SPARSE_MLA_FP8_V4;
+    const bool bf16_rope = bf16 || v->format == SPARSE_MLA_FP8_DS_MLA;
+    const bool f16 = v->query == SPARSE_MLA_F16, f32 = v->query == SPARSE_MLA_F32;
+    const int value_dim = smla_variant_value_dim(v), key_only = v->latent_dim + v->rope_dim - value_dim;
+    return 2 * key_only * (f32 || (f16 && bf16_rope) ? 2 : 1) + (f32 || (f16 && bf16) ? 2 * value_dim : 0);
+}
+
 static int ring_bytes(const struct smla_variant *v)
 {
     return v->key_groups * v->stages * smla_variant_tile_bytes(v);
@@ -53,12 +72,12 @@ int smla_variant_shared_bytes(const struct smla_variant *v)
     const int warps = smla_variant_warps(v), heads = smla_variant_heads(v), group_heads = 8 * v->dim_split;
     const int exchange = v->dim_split == 1 ? 0 : warps * 2 * 4 * 32 * 4 * v->dim_split;
     const int query_factors = 4 * heads * (SCALE_GROUPS + v->dim_split);
-    const int rope_queries = 2 * heads * v->rope_dim;
+    const int queries = heads * query_bytes(v);
     const int value_factors = 4 * warps * 32;
     const int softmax = 4 * warps * (group_heads + 32 * 2 * v->dim_split + 2 * group_heads);
     const int merge = 4 * heads * (1 + SMLA_MAX_CLUSTER);
     const int barriers = (16 + 4) * v->key_groups * v->stages;
-    return ring_bytes(v) + exchange + query_factors + rope_queries + value_factors + softmax + barriers + merge + 16;
+    return ring_bytes(v) + exchange + query_factors + queries + value_factors + softmax + barriers + merge + 16;
 }
 
 int smla_profile_shared_limit(int profile)
@@ -77,20 +96,25 @@ static bool dims_valid(const struct smla_variant *v)
         return false;
     if (v->format == SPARSE_MLA_FP8_DS_MLA)
         return v->latent_dim == 512 && (v->rope_dim == 0 || v->rope_dim == 64);
+    if (v->format == SPARSE_MLA_FP8_V4)
+        return v->latent_dim == 448 && v->rope_dim == 64;
+    if (v->format == SPARSE_MLA_FLAT_E4M3 || v->format == SPARSE_MLA_Q8_0)
+        return v->latent_dim == 512 && v->rope_dim == 64;
     return within(v->latent_dim, 64, 512) && v->latent_dim % 64 == 0 &&
            (v->rope_dim == 0 || v->rope_dim == 32 || v->rope_dim == 64);
 }
 
 bool smla_variant_valid(const struct smla_variant *v)
 {
-    if (!dims_valid(v) || !within(v->profile, 1, COUNT(profile_names) - 1) || !within(v->dim_split, 1, 2) ||
+    if (!dims_valid(v) || !within(v->query, 0, COUNT(query_names) - 1) || !within(v->caches, 1, 2) ||
+        !within(v->profile, 1, COUNT(profile_names) - 1) || !within(v->dim_split, 1, 2) ||
         !within(v->head_groups, 1, MAX_WARPS) || !within(v->key_groups, 1, 8) ||
         !within(v->stages, 2, SMLA_MAX_STAGES) || !within(v->blocks_per_sm, 1, 2) || smla_variant_warps(v) > MAX_WARPS)
         return false;
     if (v->topk_max != 0 && v->topk_max != 128 && v->topk_max != 512 && v->topk_max != 2048)
         return false;
     /* The outputs pass through the ring in at most four rounds. */
-    const int out_bytes = smla_variant_warps(v) * v->latent_dim / 16 * FRAGMENT_BYTES;
+    const int out_bytes = smla_variant_warps(v) * smla_variant_value_dim(v) / 16 * FRAGMENT_BYTES;
     return out_bytes <= 4 * ring_bytes(v) && smla_variant_shared_bytes(v) <= smla_profile_shared_limit(v->profile);
 }
 
@@ -99,9 +123,9 @@ void smla_variant_name(const struct smla_variant *v, char name[SMLA_VARIANT_NAME
     char topk[16] = "any";
     if (v->topk_max)
         snprintf(topk, sizeof topk, "%d", v->topk_max);
-    snprintf(name, SMLA_VARIANT_NAME_MAX, "sparse_mla_decode_%s_%d_%d_h%dx%d_k%d_s%d_b%d_t%s_%s",
-             format_names[v->format], v->latent_dim, v->rope_dim, v->head_groups, v->dim_split, v->key_groups,
-             v->stages, v->blocks_per_sm, topk, profile_names[v->profile]);
+    snprintf(name, SMLA_VARIANT_NAME_MAX, "sparse_mla_decode_%s_%d_%d_q%s_c%d_h%dx%d_k%d_s%d_b%d_t%s_%s",
+             format_names[v->format], v->latent_dim, v->rope_dim, query_names[v->query], v->caches, v->head_groups,
+             v->dim_split, v->key_groups, v->stages, v->blocks_per_sm, topk, profile_names[v->profile]);
 }
 
 static int find_name(const char *const *names, int count, const char *name)
@@ -114,13 +138,15 @@ static int find_name(const char *const *names, int count, const char *name)
 
 bool smla_variant_parse(const char *name, struct smla_variant *v)
 {
-    char format[8], topk[8], profile[8], again[SMLA_VARIANT_NAME_MAX];
+    char format[8], query[8], topk[8], profile[8], again[SMLA_VARIANT_NAME_MAX];
     struct smla_variant parsed = {0};
     if (strlen(name) >= SMLA_VARIANT_NAME_MAX ||
-        sscanf(name, "sparse_mla_decode_%7[a-z0-9]_%4d_%4d_h%2dx%2d_k%2d_s%2d_b%2d_t%7[a-z0-9]_%7[a-z0-9]", format,
-               &parsed.latent_dim, &parsed.rope_dim, &parsed.head_groups, &parsed.dim_split, &parsed.key_groups,
-               &parsed.stages, &parsed.blocks_per_sm, topk, profile) != 10)
+        sscanf(name,
+               "sparse_mla_decode_%7[a-z0-9]_%4d_%4d_q%7[a-z0-9]_c%2d_h%2dx%2d_k%2d_s%2d_b%2d_t%7[a-z0-9]_%7[a-z0-9]",
+               format, &parsed.latent_dim, &parsed.rope_dim, query, &parsed.caches, &parsed.head_groups,
+               &parsed.dim_split, &parsed.key_groups, &parsed.stages, &parsed.blocks_per_sm, topk, profile) != 12)
         return false;
+    parsed.query = find_name(query_names, COUNT(query_names), query);
     parsed.format = find_name(format_names, COUNT(format_names), format);
     parsed.profile = find_name(profile_names, COUNT(profile_names), profile);
     parsed.topk_max = atoi(topk); /* "any" is 0; what else is no number fails the comparison below */
@@ -142,6 +168,8 @@ int smla_variant_defines(const struct smla_variant *v, char defines[SMLA_VARIANT
         {"FORMAT", v->format},
         {"LATENT", v->latent_dim},
         {"ROPE", v->rope_dim},
+        {"QUERY", v->query},
+        {"CACHES", v->caches},
         {"HEAD_GROUPS", v->head_groups},
         {"DIM_SPLIT", v->dim_split},
         {"KEY_GROUPS", v->key_groups},

@@ -8,7 +8,7 @@
 #include <stdbool.h>
 
 #define SMLA_VARIANT_NAME_MAX 128
-#define SMLA_VARIANT_DEFINES 12
+#define SMLA_VARIANT_DEFINES 14
 #define SMLA_DEFINE_MAX 160
 #define SMLA_TILE 16        /* keys */
 #define SMLA_MAX_STAGES 16  /* per key group */
@@ -18,6 +18,8 @@ struct smla_variant {
     int format; /* sparse_mla_format; FP8_DS_MLA_NOPE is FP8_DS_MLA with rope_dim 0 */
     int latent_dim;
     int rope_dim;
+    int query;       /* sparse_mla_dtype of q: float32, and float16 for bf16 operands, need a second term */
+    int caches;      /* 2: one softmax over main_cache and extra_cache */
     int head_groups; /* per block; a group is 8 * dim_split heads */
     int dim_split;   /* warps that share a head group: 1 or 2 */
     int key_groups;  /* per block; each walks its own stream of key tiles */
@@ -43,6 +45,7 @@ int smla_variant_warps(const struct smla_variant *variant); /* per block */
 int smla_variant_threads(const struct smla_variant *variant);
 int smla_variant_tile_bytes(const struct smla_variant *variant);   /* 16 rows in shared memory */
 int smla_variant_heads(const struct smla_variant *variant);        /* per block */
+int smla_variant_value_dim(const struct smla_variant *variant);    /* dims of a head's output */
 int smla_variant_shared_bytes(const struct smla_variant *variant); /* dynamic, per block */
 
 /* Shared memory that one block of this profile may have, bytes. */

@@ -55,9 +55,10 @@ def build(compiler, target, folder):
     return [(name, *map(int, numbers)) for name, *numbers in map(str.split, result.stdout.splitlines())]
 
 
-def check_code(program, target):
+def check_code(program, target, name):
     loop = {program.instructions[i].opcode for i in program.loops_with("HMMA")}
-    copy = "UBLKCP" if target >= 90 else "LDGSTS"
+    converted = name.split("_")[3] in ("e4m3", "v4", "q8")  # on their way through registers
+    copy = "LDG" if converted else "UBLKCP" if target >= 90 else "LDGSTS"
     if not loop:
         yield "no loop has HMMA"
     elif copy not in loop:
@@ -101,7 +102,7 @@ def check_target(options, nvdisasm, table, target):
             compilers.add(cubin.compiler)
             listing = subprocess.run([nvdisasm, "-c", path], stdout=subprocess.PIPE, check=True, text=True).stdout
             rows.append((target, name, *(getattr(cubin, column) for column in COLUMNS)))
-            found = [*check_code(Program(listing), target), *check_cubin(cubin, target, threads, blocks)]
+            found = [*check_code(Program(listing), target, name), *check_cubin(cubin, target, threads, blocks)]
             row = table.rows.get((str(target), name))
             if not options.update:
                 found += check_row(cubin, row, cubin.compiler == table.compiler) if row else ["it is not in the table"]

@@ -34,9 +34,9 @@ $after:
 """
 
 
-def code(target=90, rare="NOP", inside="NOP", old="", new=""):
+def code(target=90, rare="NOP", inside="NOP", old="", new="", name="sparse_mla_decode_fp8_512"):
     listing = LISTING.replace("{rare}", rare).replace("{inside}", inside).replace(old, new)
-    return list(check_cubins.check_code(Program(listing), target))
+    return list(check_cubins.check_code(Program(listing), target, name))
 
 
 def cubin(**changes):
@@ -58,6 +58,8 @@ class Code(unittest.TestCase):
         self.assertEqual(code(old="BRA `(.L_x_0)", new="NOP"), ["no loop has HMMA"])
         self.assertEqual(code(target=80), ["the key loop has no LDGSTS"])
         self.assertEqual(code(target=80, old="UBLKCP", new="LDGSTS.E"), [])
+        self.assertEqual(code(name="sparse_mla_decode_v4_448"), ["the key loop has no LDG"])
+        self.assertEqual(code(name="sparse_mla_decode_v4_448", old="UBLKCP", new="LDG.E"), [])
 
 
 class Numbers(unittest.TestCase):

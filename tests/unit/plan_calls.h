@@ -12,6 +12,7 @@
 
 struct shape {
     int format, latent_dim, rope_dim, num_heads, topk, num_tokens;
+    int query, extra_topk; /* extra_topk: 0 for no extra cache */
 };
 
 /* By profile; what the devices of these names have. */
@@ -27,14 +28,24 @@ enum { FIRST_PROFILE = SPARSE_MLA_PROFILE_SM80, LAST_PROFILE = SPARSE_MLA_PROFIL
 static const int widths[] = {1, 64, 128, 129, 512, 2048, 2051, 8192, 131072};
 enum { WIDTHS = sizeof widths / sizeof *widths };
 
-/* The n-th format, latent and rope dims that the CUDA backend takes; false past the last. */
+/* The n-th format, latent and rope dims (with queries, and an extra cache, of some kinds); false past the last. */
 static inline bool cache_shape(int n, struct shape *shape)
 {
     static const struct shape fixed[] = {{.format = SPARSE_MLA_FP8_DS_MLA, .latent_dim = 512, .rope_dim = 64},
                                          {.format = SPARSE_MLA_FP8_DS_MLA, .latent_dim = 512},
-                                         {.format = SPARSE_MLA_FP8_DS_MLA_NOPE, .latent_dim = 512}};
+                                         {.format = SPARSE_MLA_FP8_DS_MLA_NOPE, .latent_dim = 512},
+                                         {.format = SPARSE_MLA_FLAT_E4M3, .latent_dim = 512, .rope_dim = 64},
+                                         {.format = SPARSE_MLA_Q8_0, .latent_dim = 512, .rope_dim = 64},
+                                         {.format = SPARSE_MLA_Q8_0, .latent_dim = 512, .rope_dim = 64, .query = 2},
+                                         {.format = SPARSE_MLA_FP8_V4, .latent_dim = 448, .rope_dim = 64},
+                                         {SPARSE_MLA_FP8_V4, 448, 64, .extra_topk = 512},
+                                         {SPARSE_MLA_FP8_V4, 448, 64, .query = 1, .extra_topk = 8320},
+                                         {SPARSE_MLA_FP8_DS_MLA, 512, 64, .query = 2, .extra_topk = 1},
+                                         {SPARSE_MLA_FLAT_BF16, 512, 64, .query = 2},
+                                         {SPARSE_MLA_FLAT_BF16, 512, 0, .query = 1},
+                                         {SPARSE_MLA_FLAT_F16, 512, 64, .query = 2}};
     static const int ropes[] = {0, 32, 64};
-    enum { FIXED = 3, LATENTS = 8, ROPES = 3 };
+    enum { FIXED = sizeof fixed / sizeof *fixed, LATENTS = 8, ROPES = 3 };
     if (n < FIXED) {
         *shape = fixed[n];
         return true;
@@ -48,28 +59,40 @@ static inline bool cache_shape(int n, struct shape *shape)
 
 static inline struct smla_call call_of(const struct shape *shape)
 {
-    static const int record_bytes[] = {[SPARSE_MLA_FP8_DS_MLA] = 656, [SPARSE_MLA_FP8_DS_MLA_NOPE] = 528};
+    static const int record_bytes[] = {[SPARSE_MLA_FP8_DS_MLA] = 656,
+                                       [SPARSE_MLA_FP8_DS_MLA_NOPE] = 528,
+                                       [SPARSE_MLA_FLAT_E4M3] = 576,
+                                       [SPARSE_MLA_FP8_V4] = 576,
+                                       [SPARSE_MLA_Q8_0] = 612};
+    const bool flat16 = shape->format == SPARSE_MLA_FLAT_BF16 || shape->format == SPARSE_MLA_FLAT_F16;
     const int width = shape->latent_dim + shape->rope_dim;
+    const int value_dim = shape->format == SPARSE_MLA_FP8_V4 ? width : shape->latent_dim;
+    sparse_mla_cache extra;
     sparse_mla_decode_args args;
     sparse_mla_cache cache;
     struct smla_call call;
     sparse_mla_cache_init(&cache);
     cache.format = shape->format;
     cache.num_slots = 1000;
-    cache.row_stride_bytes = shape->format >= SPARSE_MLA_FLAT_BF16 ? 2 * width : record_bytes[shape->format];
-    cache.page_stride_bytes = 64 * cache.row_stride_bytes;
+    cache.row_stride_bytes = flat16 ? 2 * width : record_bytes[shape->format];
+    cache.page_stride_bytes = 64 * cache.row_stride_bytes + (shape->format == SPARSE_MLA_FP8_V4 ? 64 * 8 : 0);
     cache.topk = shape->topk;
+    extra = cache;
+    extra.topk = shape->extra_topk;
     sparse_mla_decode_args_init(&args);
     args.num_tokens = shape->num_tokens;
     args.num_heads = shape->num_heads;
-    args.latent_dim = args.value_dim = shape->latent_dim;
+    args.latent_dim = shape->latent_dim;
     args.rope_dim = shape->rope_dim;
+    args.value_dim = value_dim;
+    args.q_dtype = shape->query;
     args.scale = 0.0625f;
     args.q_latent_head_stride = width;
     args.q_latent_request_stride = (int64_t)shape->num_heads * width;
-    args.out_head_stride = shape->latent_dim;
-    args.out_request_stride = (int64_t)shape->num_heads * shape->latent_dim;
+    args.out_head_stride = value_dim;
+    args.out_request_stride = (int64_t)shape->num_heads * value_dim;
     args.main_cache = &cache;
+    args.extra_cache = shape->extra_topk ? &extra : NULL;
     assert_int_equal(smla_call_init(&call, &args, SMLA_CHECK_SHAPES), SPARSE_MLA_OK);
     return call;
 }

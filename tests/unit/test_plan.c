@@ -14,9 +14,14 @@ enum { TILE = 16, WORKSPACE_LIMIT = 64 << 20, GRID_Y_LIMIT = 65535, RESERVED_SHA
 
 static const struct smla_device_facts *const h200 = &devices[SPARSE_MLA_PROFILE_SM90];
 
-static const struct shape glm5 = {SPARSE_MLA_FP8_DS_MLA, 512, 64, 8, 2048, 64};
+static const struct shape glm5 = {SPARSE_MLA_FP8_DS_MLA, 512, 64, 8, 2048, 64, 0, 0};
 
 /* ---- one plan */
+
+static int64_t columns_of(const struct shape *shape)
+{
+    return shape->extra_topk ? (int64_t)(shape->topk + TILE - 1) / TILE * TILE + shape->extra_topk : shape->topk;
+}
 
 static void check_variant(const struct shape *shape, const struct smla_plan *plan)
 {
@@ -25,7 +30,10 @@ static void check_variant(const struct shape *shape, const struct smla_plan *pla
     assert_int_equal(v->format, shape->format == SPARSE_MLA_FP8_DS_MLA_NOPE ? SPARSE_MLA_FP8_DS_MLA : shape->format);
     assert_int_equal(v->latent_dim, shape->latent_dim);
     assert_int_equal(v->rope_dim, shape->rope_dim);
-    assert_true(v->topk_max == 0 ? shape->topk > 2048 : shape->topk <= v->topk_max);
+    assert_int_equal(smla_variant_value_dim(v), shape->format == SPARSE_MLA_FP8_V4 ? 512 : shape->latent_dim);
+    assert_int_equal(v->query, shape->query);
+    assert_int_equal(v->caches, shape->extra_topk ? 2 : 1);
+    assert_true(v->topk_max == 0 ? columns_of(shape) > 2048 : columns_of(shape) <= v->topk_max);
     assert_int_equal(plan->shared_bytes, smla_variant_shared_bytes(v));
     assert_true(plan->shared_bytes <= smla_profile_shared_limit(v->profile));
     assert_true(v->blocks_per_sm * (plan->shared_bytes + RESERVED_SHARED) <=
@@ -44,7 +52,7 @@ static void check_heads(const struct shape *shape, const struct smla_plan *plan)
 static int units_of(const struct shape *shape, const struct smla_plan *plan)
 {
     const int64_t unit = (int64_t)TILE * plan->variant.key_groups;
-    return (int)((shape->topk + unit - 1) / unit);
+    return (int)((columns_of(shape) + unit - 1) / unit);
 }
 
 static void check_splits(const struct shape *shape, const struct smla_plan *plan)
@@ -79,7 +87,7 @@ static void check_grid_and_workspace(const struct shape *shape, const struct sml
     }
     assert_true(rows <= SMLA_COUNTER_BYTES / 4); /* a counter each */
     assert_int_equal(plan->partial_floats, rows * (uint64_t)plan->num_splits * (uint64_t)smla_variant_heads(v) *
-                                               ((uint64_t)shape->latent_dim + 1));
+                                               ((uint64_t)smla_variant_value_dim(v) + 1));
     assert_int_equal(plan->workspace_bytes, SMLA_COUNTER_BYTES + 4 * plan->partial_floats);
     assert_true(plan->workspace_bytes <= WORKSPACE_LIMIT);
 }
@@ -111,7 +119,8 @@ static void every_number_of_tokens_has_a_sound_plan(void **state)
         for (size_t h = 0; h < sizeof heads / sizeof *heads; h++)
             for (int width = 0; width < WIDTHS; width++)
                 for (size_t t = 0; t < sizeof tokens / sizeof *tokens; t++) {
-                    const struct shape shape = {SPARSE_MLA_FP8_DS_MLA, 512, 64, heads[h], widths[width], tokens[t]};
+                    const struct shape shape = {SPARSE_MLA_FP8_DS_MLA, 512,       64, heads[h],
+                                                widths[width],         tokens[t], 0,  0};
                     const struct smla_plan plan = plan_of(&shape, &devices[profile], profile);
                     check_plan(&shape, &plan);
                 }
@@ -142,10 +151,10 @@ static void the_widest_row_has_a_sound_plan(void **state)
 static void every_device_has_a_sound_plan(void **state)
 {
     static const int counts[] = {1, 2, 7, 15, 16, 17, 48, 108, 132, 188, 1024, 20000};
-    static const struct shape shapes[] = {{SPARSE_MLA_FP8_DS_MLA, 512, 64, 8, 2048, 1},
-                                          {SPARSE_MLA_FP8_DS_MLA, 512, 64, 64, 2048, 1},
-                                          {SPARSE_MLA_FLAT_F16, 512, 64, 128, 1 << 20, 1},
-                                          {SPARSE_MLA_FLAT_BF16, 64, 0, 8, 1 << 20, 1}};
+    static const struct shape shapes[] = {{SPARSE_MLA_FP8_DS_MLA, 512, 64, 8, 2048, 1, 0, 0},
+                                          {SPARSE_MLA_FP8_DS_MLA, 512, 64, 64, 2048, 1, 0, 0},
+                                          {SPARSE_MLA_FLAT_F16, 512, 64, 128, 1 << 20, 1, 0, 0},
+                                          {SPARSE_MLA_FLAT_BF16, 64, 0, 8, 1 << 20, 1, 0, 0}};
     (void)state;
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
         for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
@@ -261,10 +270,12 @@ static void prepared_variants_are_all_that_is_planned(void **state)
 
 static void nothing_is_prepared_for_a_refused_call(void **state)
 {
-    struct smla_call call = call_of(&glm5);
+    struct shape shape = glm5;
     struct smla_variant variant;
     (void)state;
-    call.args.q_dtype = SPARSE_MLA_F32;
+    shape.extra_topk = 64;
+    struct smla_call call = call_of(&shape);
+    call.extra_cache.format = SPARSE_MLA_FLAT_F16;
     assert_false(smla_plan_variant(&call, h200, SPARSE_MLA_PROFILE_AUTO, 0, &variant));
 }
 
@@ -276,14 +287,17 @@ static void shipped_variants_are_planned(void **state)
         int n = 0;
         for (; smla_plan_shipped(profile, n, &variant); n++) {
             /* As many heads as a block has, or the next 8 less. */
+            const int extra = variant.caches == 2 ? 64 : 0;
             bool planned = false;
             for (int heads = smla_variant_heads(&variant); heads > 0 && !planned; heads -= 8) {
                 const struct shape shape = {variant.format,
                                             variant.latent_dim,
                                             variant.rope_dim,
                                             heads,
-                                            variant.topk_max ? variant.topk_max : 4096,
-                                            1};
+                                            variant.topk_max ? variant.topk_max - extra : 4096,
+                                            1,
+                                            variant.query,
+                                            extra};
                 const struct smla_call call = call_of(&shape);
                 planned = is_listed(&call, profile, &variant);
             }
@@ -323,7 +337,8 @@ static void a_workspace_serves_every_smaller_call(void **state)
     for (int profile = FIRST_PROFILE; profile <= LAST_PROFILE; profile++)
         for (size_t h = 0; h < sizeof heads / sizeof *heads; h++)
             for (int width = 0; width < WIDTHS; width += 2)
-                check_workspace((struct shape){SPARSE_MLA_FLAT_BF16, 512, 64, heads[h], widths[width], 0}, profile);
+                check_workspace((struct shape){SPARSE_MLA_FLAT_BF16, 512, 64, heads[h], widths[width], 0, 0, 0},
+                                profile);
 }
 
 static void huge_calls_have_a_workspace(void **state)
@@ -372,54 +387,59 @@ static void refused(const struct smla_call *call, const struct smla_device_facts
 
 static void what_no_kernel_does_is_named(void **state)
 {
-    const struct smla_call good = call_of(&glm5);
-    struct smla_call call = good;
-    (void)state;
-    call.has_extra = true;
-    refused(&call, h200, 0, "extra_cache is given: the CUDA backend takes one cache (NULL) so far");
-    call = good;
-    call.args.q_dtype = SPARSE_MLA_F16;
-    refused(&call, h200, 0, "q_dtype is 1: the CUDA backend takes bf16 (0) so far");
-    call.args.q_dtype = SPARSE_MLA_F32;
-    refused(&call, h200, 0, "q_dtype is 2: the CUDA backend takes bf16 (0) so far");
-    call = good;
-    call.args.flags = SPARSE_MLA_BATCH_INVARIANT;
-    refused(&call, h200, 0, "flags has the bit 0x8 (batch invariant): not in the CUDA backend so far");
-    call.args.flags = SPARSE_MLA_PROGRAMMATIC_LAUNCH | SPARSE_MLA_LSE_BASE2;
-    refused(&call, h200, 0, "flags has the bit 0x10 (programmatic launch): not in the CUDA backend so far");
-}
-
-static void formats_of_later_versions_are_named(void **state)
-{
-    struct smla_call call = call_of(&glm5);
-    (void)state;
-    for (int format = SPARSE_MLA_FLAT_E4M3; format <= SPARSE_MLA_Q8_0; format++) {
-        struct smla_plan plan;
-        char begin[64];
-        call.main_cache.format = format;
-        assert_int_equal(smla_plan_make(&plan, &call, h200, 0), SPARSE_MLA_UNSUPPORTED);
-        snprintf(begin, sizeof begin, "main_cache.format is %d (", format);
-        assert_memory_equal(sparse_mla_last_error(), begin, strlen(begin));
-    }
-}
-
-static void other_orders_of_a_flat_row_are_named(void **state)
-{
     struct shape shape = glm5;
-    struct smla_plan plan;
     (void)state;
-    shape.format = SPARSE_MLA_FLAT_BF16;
+    shape.extra_topk = 64;
     struct smla_call call = call_of(&shape);
-    call.main_cache.latent_offset_bytes = 128;
-    call.main_cache.rope_offset_bytes = 0;
+    call.extra_cache.format = SPARSE_MLA_FLAT_BF16;
     refused(&call, h200, 0,
-            "main_cache.latent_offset_bytes is 128: the CUDA backend wants the latent first (0) so far");
-    call.main_cache.latent_offset_bytes = 0;
-    call.main_cache.rope_offset_bytes = 1040;
+            "extra_cache.format is 2 (flat_bf16) and main_cache.format 0 (fp8_ds_mla): the CUDA backend takes two "
+            "caches of one format");
+    call = call_of(&shape);
+    call.main_cache.topk = call.extra_cache.topk = 1 << 30;
     refused(&call, h200, 0,
-            "main_cache.rope_offset_bytes is 1040: the CUDA backend wants the rope behind the latent (1024) so far");
-    call.args.rope_dim = 0; /* then nobody cares where it would be */
-    assert_int_equal(smla_plan_make(&plan, &call, h200, 0), SPARSE_MLA_OK);
+            "extra_cache.topk is 1073741824 and main_cache.topk 1073741824: together they must be below 2^31");
+    shape.format = SPARSE_MLA_FLAT_E4M3;
+    call = call_of(&shape);
+    call.extra_cache.tensor_scale = 2.0f;
+    refused(&call, h200, 0,
+            "extra_cache.tensor_scale is 2 and main_cache.tensor_scale 1: the CUDA backend takes two caches of one "
+            "scale");
+}
+
+/* With the flag, parts depend on the width alone. */
+static void invariant_splits_ignore_the_tokens(void **state)
+{
+    static const int splits[WIDTHS] = {1, 1, 1, 1, 1, 4, 5, 8, 8};
+    (void)state;
+    for (int profile = FIRST_PROFILE; profile <= LAST_PROFILE; profile++)
+        for (int width = 0; width < WIDTHS; width++)
+            for (int tokens = 1; tokens <= 16384; tokens *= 4) {
+                struct shape shape = glm5;
+                struct smla_plan plan;
+                shape.topk = widths[width];
+                shape.num_tokens = tokens;
+                struct smla_call call = call_of(&shape);
+                call.args.flags = SPARSE_MLA_BATCH_INVARIANT;
+                assert_int_equal(smla_plan_make(&plan, &call, &devices[profile], 0), SPARSE_MLA_OK);
+                assert_int_equal(plan.num_splits, profile < SPARSE_MLA_PROFILE_SM90 ? 1 : splits[width]);
+                assert_int_equal(plan.workspace_bytes, 0);
+            }
+}
+
+/* The launch is overlapped where the instruction that waits exists. */
+static void programmatic_launch_needs_its_instruction(void **state)
+{
+    (void)state;
+    for (int profile = FIRST_PROFILE; profile <= LAST_PROFILE; profile++) {
+        struct smla_call call = call_of(&glm5);
+        struct smla_plan plan;
+        assert_int_equal(smla_plan_make(&plan, &call, &devices[profile], 0), SPARSE_MLA_OK);
+        assert_false(plan.overlapped);
+        call.args.flags = SPARSE_MLA_PROGRAMMATIC_LAUNCH | SPARSE_MLA_LSE_BASE2;
+        assert_int_equal(smla_plan_make(&plan, &call, &devices[profile], 0), SPARSE_MLA_OK);
+        assert_int_equal(plan.overlapped, profile >= SPARSE_MLA_PROFILE_SM90);
+    }
 }
 
 static void devices_are_held_to_what_they_can_run(void **state)
@@ -471,13 +491,14 @@ static void parameters_are_frozen(void **state)
     assert_int_equal(offsetof(struct smla_cache_params, num_slots), 32);
     assert_int_equal(offsetof(struct smla_cache_params, page_size), 80);
     assert_int_equal(offsetof(struct smla_cache_params, page_multiplier), 96);
-    assert_int_equal(sizeof(struct smla_cache_params), 104);
-    assert_int_equal(offsetof(struct smla_params, q_latent), 104);
-    assert_int_equal(offsetof(struct smla_params, counters), 160);
-    assert_int_equal(offsetof(struct smla_params, q_latent_stride), 184);
-    assert_int_equal(offsetof(struct smla_params, scale_log2), 280);
-    assert_int_equal(offsetof(struct smla_params, clustered), 308);
-    assert_int_equal(sizeof(struct smla_params), 312);
+    assert_int_equal(offsetof(struct smla_cache_params, scales_at), 112);
+    assert_int_equal(sizeof(struct smla_cache_params), 120);
+    assert_int_equal(offsetof(struct smla_params, q_latent), 240);
+    assert_int_equal(offsetof(struct smla_params, counters), 296);
+    assert_int_equal(offsetof(struct smla_params, q_latent_stride), 320);
+    assert_int_equal(offsetof(struct smla_params, scale_log2), 416);
+    assert_int_equal(offsetof(struct smla_params, clustered), 448);
+    assert_int_equal(sizeof(struct smla_params), 456);
 }
 
 static void pages_are_divided_exactly(void **state)
@@ -491,13 +512,14 @@ static void pages_are_divided_exactly(void **state)
         const uint64_t size = (uint64_t)sizes[i];
         call.main_cache.page_size = sizes[i];
         smla_launch_params(&params, &call, &plan);
-        assert_true(params.cache.page_shift >= 0 && params.cache.page_shift < 64);
+        assert_true(params.cache[0].page_shift >= 0 && params.cache[0].page_shift < 64);
         for (uint64_t multiple = 0; multiple <= INT_MAX; multiple += size * (1 + INT_MAX / size / 997))
             for (uint64_t position = multiple ? multiple - 1 : 0; position <= multiple + 1; position++)
                 if (position <= INT_MAX)
-                    assert_int_equal(position * params.cache.page_multiplier >> params.cache.page_shift,
+                    assert_int_equal(position * params.cache[0].page_multiplier >> params.cache[0].page_shift,
                                      position / size);
-        assert_int_equal((uint64_t)INT_MAX * params.cache.page_multiplier >> params.cache.page_shift, INT_MAX / size);
+        assert_int_equal((uint64_t)INT_MAX * params.cache[0].page_multiplier >> params.cache[0].page_shift,
+                         INT_MAX / size);
     }
 }
 
@@ -520,8 +542,8 @@ int main(void)
         cmocka_unit_test(huge_calls_have_a_workspace),
         cmocka_unit_test(tokens_of_one_request_need_no_more),
         cmocka_unit_test(what_no_kernel_does_is_named),
-        cmocka_unit_test(formats_of_later_versions_are_named),
-        cmocka_unit_test(other_orders_of_a_flat_row_are_named),
+        cmocka_unit_test(invariant_splits_ignore_the_tokens),
+        cmocka_unit_test(programmatic_launch_needs_its_instruction),
         cmocka_unit_test(devices_are_held_to_what_they_can_run),
         cmocka_unit_test(profiles_follow_the_device_unless_forced),
         cmocka_unit_test(parameters_are_frozen),

@@ -9,6 +9,8 @@
 static const struct smla_variant glm5 = {.format = SPARSE_MLA_FP8_DS_MLA,
                                          .latent_dim = 512,
                                          .rope_dim = 64,
+                                         .query = SPARSE_MLA_BF16,
+                                         .caches = 1,
                                          .head_groups = 1,
                                          .dim_split = 2,
                                          .key_groups = 2,
@@ -39,12 +41,12 @@ static void a_name_is_frozen(void **state)
     struct smla_variant any = glm5;
     (void)state;
     smla_variant_name(&glm5, name);
-    assert_string_equal(name, "sparse_mla_decode_fp8_512_64_h1x2_k2_s3_b1_t2048_sm120");
+    assert_string_equal(name, "sparse_mla_decode_fp8_512_64_qbf16_c1_h1x2_k2_s3_b1_t2048_sm120");
     any.topk_max = 0;
     any.format = SPARSE_MLA_FLAT_BF16;
     any.profile = SPARSE_MLA_PROFILE_SM90;
     smla_variant_name(&any, name);
-    assert_string_equal(name, "sparse_mla_decode_bf16_512_64_h1x2_k2_s3_b1_tany_sm90");
+    assert_string_equal(name, "sparse_mla_decode_bf16_512_64_qbf16_c1_h1x2_k2_s3_b1_tany_sm90");
 }
 
 static void shipped_names_come_back(void **state)
@@ -113,23 +115,27 @@ static void parts_of_names_are_refused(void **state)
     static const char *const others[] = {
         "",
         "sparse_mla_decode_",
-        "sparse_mla_decode_fp8_512_64_h1x2_k2_s3_b1_t2048_sm120 ",
-        " sparse_mla_decode_fp8_512_64_h1x2_k2_s3_b1_t2048_sm120",
-        "sparse_mla_decode_fp8_0512_64_h1x2_k2_s3_b1_t2048_sm120",
-        "sparse_mla_decode_fp8_512_64_h+1x2_k2_s3_b1_t2048_sm120",
-        "sparse_mla_decode_fp8_512_64_h 1x2_k2_s3_b1_t2048_sm120",
-        "sparse_mla_decode_fp8_512_64_h01x2_k2_s3_b1_t2048_sm120",
-        "sparse_mla_decode_fp8_512_64_h1x2_k2_s3_b1_t0_sm120",
-        "sparse_mla_decode_fp8_512_64_h1x2_k2_s3_b1_t02048_sm120",
-        "sparse_mla_decode_fp8_512_64_h1x2_k2_s3_b1_t4096_sm120",
-        "sparse_mla_decode_fp8_512_64_h1x2_k2_s3_b1_t2048_auto",
-        "sparse_mla_decode_fp8_512_64_h1x2_k2_s3_b1_t2048_sm100",
-        "sparse_mla_decode_fp8_512_64_h1x2_k2_s3_b1_t2048",
-        "sparse_mla_decode_nope_512_0_h1x2_k2_s3_b1_t2048_sm120",
-        "sparse_mla_decode_fp8_512_32_h1x2_k2_s3_b1_t2048_sm120",
-        "sparse_mla_decode_fp8_448_64_h1x2_k2_s3_b1_t2048_sm120",
-        "sparse_mla_decode_fp8_512_64_h1x2_k2_s-3_b1_t2048_sm120",
-        "sparse_mla_decode_fp8_512_64_h1x2_k2_s99_b1_t2048_sm120",
+        "sparse_mla_decode_fp8_512_64_qbf16_c1_h1x2_k2_s3_b1_t2048_sm120 ",
+        " sparse_mla_decode_fp8_512_64_qbf16_c1_h1x2_k2_s3_b1_t2048_sm120",
+        "sparse_mla_decode_fp8_0512_64_qbf16_c1_h1x2_k2_s3_b1_t2048_sm120",
+        "sparse_mla_decode_fp8_512_64_qbf16_c1_h+1x2_k2_s3_b1_t2048_sm120",
+        "sparse_mla_decode_fp8_512_64_qbf16_c1_h 1x2_k2_s3_b1_t2048_sm120",
+        "sparse_mla_decode_fp8_512_64_qbf16_c1_h01x2_k2_s3_b1_t2048_sm120",
+        "sparse_mla_decode_fp8_512_64_qbf16_c1_h1x2_k2_s3_b1_t0_sm120",
+        "sparse_mla_decode_fp8_512_64_qbf16_c1_h1x2_k2_s3_b1_t02048_sm120",
+        "sparse_mla_decode_fp8_512_64_qbf16_c1_h1x2_k2_s3_b1_t4096_sm120",
+        "sparse_mla_decode_fp8_512_64_qbf16_c1_h1x2_k2_s3_b1_t2048_auto",
+        "sparse_mla_decode_fp8_512_64_qbf16_c1_h1x2_k2_s3_b1_t2048_sm100",
+        "sparse_mla_decode_fp8_512_64_qbf16_c1_h1x2_k2_s3_b1_t2048",
+        "sparse_mla_decode_nope_512_0_qbf16_c1_h1x2_k2_s3_b1_t2048_sm120",
+        "sparse_mla_decode_fp8_512_32_qbf16_c1_h1x2_k2_s3_b1_t2048_sm120",
+        "sparse_mla_decode_fp8_448_64_qbf16_c1_h1x2_k2_s3_b1_t2048_sm120",
+        "sparse_mla_decode_fp8_512_64_qbf16_c1_h1x2_k2_s-3_b1_t2048_sm120",
+        "sparse_mla_decode_fp8_512_64_qbf16_c1_h1x2_k2_s99_b1_t2048_sm120",
+        "sparse_mla_decode_fp8_512_64_q_c1_h1x2_k2_s3_b1_t2048_sm120",
+        "sparse_mla_decode_fp8_512_64_qf64_c1_h1x2_k2_s3_b1_t2048_sm120",
+        "sparse_mla_decode_fp8_512_64_qbf16_c0_h1x2_k2_s3_b1_t2048_sm120",
+        "sparse_mla_decode_fp8_512_64_qbf16_c3_h1x2_k2_s3_b1_t2048_sm120",
         "%s%n",
     };
     char name[SMLA_VARIANT_NAME_MAX], text[4096];
@@ -153,10 +159,12 @@ static void parts_of_names_are_refused(void **state)
 static void defines_are_frozen(void **state)
 {
     static const char *const expected[] = {
-        "-DSMLA_NAME=sparse_mla_decode_fp8_512_64_h1x2_k2_s3_b1_t2048_sm120",
+        "-DSMLA_NAME=sparse_mla_decode_fp8_512_64_qbf16_c1_h1x2_k2_s3_b1_t2048_sm120",
         "-DSMLA_FORMAT=0",
         "-DSMLA_LATENT=512",
         "-DSMLA_ROPE=64",
+        "-DSMLA_QUERY=0",
+        "-DSMLA_CACHES=1",
         "-DSMLA_HEAD_GROUPS=1",
         "-DSMLA_DIM_SPLIT=2",
         "-DSMLA_KEY_GROUPS=2",
@@ -183,6 +191,8 @@ static const struct {
 } changes[] = {
     {offsetof(struct smla_variant, format), SPARSE_MLA_FLAT_F16},
     {offsetof(struct smla_variant, rope_dim), 0},
+    {offsetof(struct smla_variant, query), SPARSE_MLA_F16},
+    {offsetof(struct smla_variant, caches), 2},
     {offsetof(struct smla_variant, head_groups), 2},
     {offsetof(struct smla_variant, dim_split), 1},
     {offsetof(struct smla_variant, key_groups), 1},
@@ -235,10 +245,10 @@ static void fields_out_of_range_are_invalid(void **state)
             assert_false(smla_variant_valid(&variant));
         }
     static const size_t positive[] = {
-        offsetof(struct smla_variant, latent_dim), offsetof(struct smla_variant, head_groups),
-        offsetof(struct smla_variant, dim_split),  offsetof(struct smla_variant, key_groups),
-        offsetof(struct smla_variant, stages),     offsetof(struct smla_variant, blocks_per_sm),
-        offsetof(struct smla_variant, profile)};
+        offsetof(struct smla_variant, latent_dim),    offsetof(struct smla_variant, head_groups),
+        offsetof(struct smla_variant, caches),        offsetof(struct smla_variant, dim_split),
+        offsetof(struct smla_variant, key_groups),    offsetof(struct smla_variant, stages),
+        offsetof(struct smla_variant, blocks_per_sm), offsetof(struct smla_variant, profile)};
     for (size_t i = 0; i < sizeof positive / sizeof *positive; i++) {
         const struct smla_variant variant = with(positive[i], 0);
         assert_false(smla_variant_valid(&variant));
@@ -252,13 +262,13 @@ static void fields_out_of_range_are_invalid(void **state)
     wide.head_groups = 5;
     wide.stages = 5;
     assert_false(smla_variant_valid(&wide));
-    /* The other spelling of FP8_DS_MLA without rope, and what no kernel reads. */
+    /* FP8_DS_MLA_NOPE is the other spelling of FP8_DS_MLA without rope. */
     for (int format = 0; format <= SPARSE_MLA_Q8_0; format++) {
         struct smla_variant variant = with(offsetof(struct smla_variant, format), format);
         variant.key_groups = 1;
-        assert_int_equal(smla_variant_valid(&variant), format == SPARSE_MLA_FP8_DS_MLA ||
-                                                           format == SPARSE_MLA_FLAT_BF16 ||
-                                                           format == SPARSE_MLA_FLAT_F16);
+        if (format == SPARSE_MLA_FP8_V4)
+            variant.latent_dim = 448;
+        assert_int_equal(smla_variant_valid(&variant), format != SPARSE_MLA_FP8_DS_MLA_NOPE);
     }
 }
 
