@@ -105,28 +105,30 @@ static sparse_mla_status check_dims(const struct smla_format *format, int32_t la
 static sparse_mla_status check_offsets(sparse_mla_cache *cache, const struct smla_format *format, int32_t latent_dim,
                                        int32_t rope_dim, const char *where)
 {
-    const int32_t latent_bytes = latent_dim * format->flat_element_bytes;
-    const int32_t rope_bytes = rope_dim * format->flat_element_bytes;
+    const int32_t latent_bytes = smla_format_run_bytes(format, latent_dim);
+    const int32_t rope_bytes = smla_format_run_bytes(format, rope_dim);
     if (!format->flat_element_bytes) {
         if (cache->latent_offset_bytes != 0)
             return smla_invalid_integer(where, "latent_offset_bytes", cache->latent_offset_bytes,
-                                        "only flat formats take another than 0");
+                                        "only flat formats and q8_0 take another than 0");
         if (cache->rope_offset_bytes != -1)
             return smla_invalid_integer(where, "rope_offset_bytes", cache->rope_offset_bytes,
-                                        "only flat formats take another than -1");
+                                        "only flat formats and q8_0 take another than -1");
         cache->rope_offset_bytes = format->rope_offset;
         return SPARSE_MLA_OK;
     }
     if (cache->latent_offset_bytes < 0 || cache->latent_offset_bytes > OFFSET_MAX ||
         cache->latent_offset_bytes % format->alignment != 0)
-        return smla_invalid_integer(where, "latent_offset_bytes", cache->latent_offset_bytes,
-                                    "it must be a multiple of 16 from 0 to 2^20");
+        return smla_fail(SPARSE_MLA_INVALID_ARGUMENT,
+                         "%slatent_offset_bytes is %d: it must be a multiple of %d from 0 to 2^20", where,
+                         cache->latent_offset_bytes, format->alignment);
     if (cache->rope_offset_bytes == -1)
         cache->rope_offset_bytes = cache->latent_offset_bytes + latent_bytes;
     if (cache->rope_offset_bytes < 0 || cache->rope_offset_bytes > 2 * OFFSET_MAX ||
         cache->rope_offset_bytes % format->alignment != 0)
-        return smla_invalid_integer(where, "rope_offset_bytes", cache->rope_offset_bytes,
-                                    "it must be -1 or a multiple of 16 from 0 to 2^21");
+        return smla_fail(SPARSE_MLA_INVALID_ARGUMENT,
+                         "%srope_offset_bytes is %d: it must be -1 or a multiple of %d from 0 to 2^21", where,
+                         cache->rope_offset_bytes, format->alignment);
     if (rope_bytes > 0 && cache->rope_offset_bytes < cache->latent_offset_bytes + latent_bytes &&
         cache->latent_offset_bytes < cache->rope_offset_bytes + rope_bytes)
         return smla_fail(SPARSE_MLA_INVALID_ARGUMENT,
@@ -149,9 +151,14 @@ static sparse_mla_status check_pages(const sparse_mla_cache *cache, const struct
                                format->alignment, "bytes");
     if (status != SPARSE_MLA_OK)
         return status;
+    /* Even where no second row is: the scales are found by it. */
+    if (format->page_scale_bytes && cache->row_stride_bytes != format->record_bytes)
+        return smla_fail(SPARSE_MLA_INVALID_ARGUMENT,
+                         "%srow_stride_bytes is %lld: it must be %d, since the scales of %s follow the rows of a page",
+                         where, (long long)cache->row_stride_bytes, format->record_bytes, format->name);
     return smla_check_stride(where, "page_stride_bytes", cache->page_stride_bytes,
-                             (cache->num_slots + cache->page_size - 1) / cache->page_size, bytes, format->alignment,
-                             "bytes");
+                             (cache->num_slots + cache->page_size - 1) / cache->page_size,
+                             smla_format_page_bytes(cache, latent_dim, rope_dim), format->alignment, "bytes");
 }
 
 sparse_mla_status smla_check_record(sparse_mla_cache *cache, int32_t latent_dim, int32_t rope_dim, const char *where)

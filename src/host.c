@@ -45,7 +45,6 @@ struct group {
     union lanes reference;           /* the largest score so far */
     union lanes sum;                 /* of all weights */
     union lanes out[VALUE_DIMS_MAX]; /* of all weights * values */
-    bool empty;                      /* no key so far */
 };
 
 static struct place place_of(const sparse_mla_decode_args *args, int32_t token)
@@ -123,7 +122,6 @@ static void start_group(struct group *group, const sparse_mla_decode_args *args,
 {
     memset(group, 0, sizeof *group);
     group->lanes = args->num_heads - first_head < LANES ? args->num_heads - first_head : LANES;
-    group->empty = true;
     for (int lane = 0; lane < LANES; lane++)
         group->reference.of[lane] = -INFINITY;
     for (int lane = 0; lane < group->lanes; lane++) {
@@ -208,7 +206,6 @@ static uint32_t attend(struct group *group, const sparse_mla_cache *cache, const
         int count = 0;
         for (; slot >= 0 && count < BLOCK_KEYS; slot = next_slot(&walk))
             format->read(group->rows[count++], cache, slot, args->latent_dim, args->rope_dim);
-        group->empty = false;
         score(group, count, args->latent_dim + args->rope_dim);
         raise_references(group, count, args->value_dim);
         weigh(group, count);
@@ -235,17 +232,18 @@ static void finish_head(const struct group *group, int lane, const sparse_mla_de
                         int32_t head)
 {
     const double sink = args->sink ? (double)args->sink[head] : -INFINITY;
-    const double reference = group->reference.of[lane] == -INFINITY ? 0 : group->reference.of[lane];
-    const double lse = group->empty ? -INFINITY : reference + log(group->sum.of[lane]);
+    /* No key, or none with a score above -inf. */
+    const bool empty = group->sum.of[lane] == 0;
+    const double lse = empty ? -INFINITY : group->reference.of[lane] + log(group->sum.of[lane]);
     const double sink_factor = args->sink ? 1 / (1 + exp(sink - lse)) : 1;
-    const double factor = group->empty ? 0 : sink_factor / group->sum.of[lane];
+    const double factor = empty ? 0 : sink_factor / group->sum.of[lane];
     const int64_t first =
         at.row * args->out_request_stride + at.position * args->out_token_stride + head * args->out_head_stride;
     for (int i = 0; i < args->value_dim; i++)
         store(args->out, args->out_dtype, first + i, group->out[i].of[lane] * factor);
     if (args->lse)
         args->lse[at.row * args->lse_request_stride + at.position * args->lse_token_stride +
-                  head * args->lse_head_stride] = (float)lse_to_report(args, lse, sink, group->empty);
+                  head * args->lse_head_stride] = (float)lse_to_report(args, lse, sink, empty);
 }
 
 static void decode_token(const struct smla_call *call, struct group *group, int32_t token)
@@ -266,23 +264,10 @@ static void decode_token(const struct smla_call *call, struct group *group, int3
         __atomic_fetch_add(args->fault_count, faults, __ATOMIC_RELAXED);
 }
 
-static sparse_mla_status check_format(const sparse_mla_cache *cache, const char *name)
-{
-    const struct smla_format *format = smla_format_get(cache->format);
-    if (format->read)
-        return SPARSE_MLA_OK;
-    return smla_fail(SPARSE_MLA_UNSUPPORTED,
-                     "%s.format is %s: the host backend reads fp8_ds_mla, fp8_ds_mla_nope, flat_bf16 and flat_f16",
-                     name, format->name);
-}
-
 sparse_mla_status smla_host_decode(const struct smla_call *call)
 {
-    sparse_mla_status status = check_format(&call->main_cache, "main_cache");
-    if (status == SPARSE_MLA_OK && call->has_extra)
-        status = check_format(&call->extra_cache, "extra_cache");
-    if (status != SPARSE_MLA_OK || call->args.num_tokens == 0)
-        return status;
+    if (call->args.num_tokens == 0)
+        return SPARSE_MLA_OK;
     struct group *group = malloc(sizeof *group);
     if (!group)
         return smla_fail(SPARSE_MLA_OUT_OF_MEMORY, "the host backend cannot allocate %zu bytes", sizeof *group);

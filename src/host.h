@@ -5,7 +5,7 @@
 
 #include "call.h"
 
-/* UNSUPPORTED for formats whose table entry says so; OUT_OF_MEMORY for its scratch rows. */
+/* Every checked call is supported. OUT_OF_MEMORY for its scratch rows. */
 sparse_mla_status smla_host_decode(const struct smla_call *call);
 
 #endif

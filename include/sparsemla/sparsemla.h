@@ -92,12 +92,18 @@ typedef enum sparse_mla_format {
     SPARSE_MLA_FLAT_BF16 = 2,
     /** Flat f16, as above. */
     SPARSE_MLA_FLAT_F16 = 3,
-    /** 576 bytes, 512 + 64: all e4m3, one float32 scale for the tensor (cache.tensor_scale). */
+    /** 576 bytes, 512 + 64: all e4m3, one float32 scale for the tensor (cache.tensor_scale). Latent and rope at byte
+     *  offsets of the record, as above. */
     SPARSE_MLA_FLAT_E4M3 = 4,
     /** DeepSeek-V4, 584 bytes, 448 + 64, value = all 512 dims: per page first page_size rows of 576 bytes (448
-     *  e4m3, 64 bf16 rope), then page_size * 8 bytes of scales (7 ue8m0, one per 64 dims, and a pad byte). */
+     *  e4m3, 64 bf16 rope), then page_size * 8 bytes of scales (7 ue8m0, one per 64 dims, and a pad byte). The ue8m0
+     *  byte e is 2^(e - 127), 255 is NaN. row_stride_bytes must be 576, for any page_size; page_stride_bytes at least
+     *  page_size * 584 and a multiple of 16. (DeepSeek's own pages are padded to a multiple of 576: page_size 2 has
+     *  1168 bytes and a stride of 1728.) */
     SPARSE_MLA_FP8_V4 = 5,
-    /** ggml q8_0, 612 bytes, 512 + 64: blocks of 34 bytes = float16 d, int8[32]; value d * q. */
+    /** ggml q8_0, 612 bytes, 512 + 64: blocks of 34 bytes = float16 d, int8[32]; value d * q. Latent and rope at byte
+     *  offsets of the record, as above, but multiples of 4; ggml engines with the rope first have rope_offset_bytes 0
+     *  and latent_offset_bytes 68. */
     SPARSE_MLA_Q8_0 = 6
 } sparse_mla_format;
 
@@ -121,7 +127,8 @@ enum {
  *
  * Address of a slot: data + (slot / page_size) * page_stride_bytes + (slot % page_size) * row_stride_bytes.
  * data and both strides are multiples of 16 bytes (SPARSE_MLA_Q8_0: 4 bytes); indices, lengths and block_table
- * are aligned to 4 bytes.
+ * are aligned to 4 bytes. Two caches of a call may differ in everything, but both have its latent_dim, rope_dim and
+ * value_dim.
  */
 typedef struct sparse_mla_cache {
     size_t struct_size;          /**< sizeof(sparse_mla_cache); set by sparse_mla_cache_init() */
@@ -131,9 +138,9 @@ typedef struct sparse_mla_cache {
     int64_t row_stride_bytes;    /**< from one slot to the next within a page */
     int32_t format;              /**< sparse_mla_format */
     int32_t page_size;           /**< slots per page, any positive number */
-    int32_t latent_offset_bytes; /**< flat formats: where the latent begins in a record, a multiple of 16; else 0 */
-    int32_t rope_offset_bytes;   /**< flat formats: where the rope begins in a record, a multiple of 16; -1: behind the
-                                  *   latent; else -1 */
+    int32_t latent_offset_bytes; /**< SPARSE_MLA_FLAT_* and Q8_0: where the latent begins in a record, a multiple of
+                                  *   16 (Q8_0: 4); else 0 */
+    int32_t rope_offset_bytes;   /**< the same of the rope, which may come first; -1: behind the latent; else -1 */
     float tensor_scale;          /**< SPARSE_MLA_FLAT_E4M3: the scale of the tensor; else unused */
     int32_t topk;                /**< width of a row of indices; without indices: the largest length, >= 1 */
 

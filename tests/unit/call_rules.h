@@ -37,18 +37,16 @@
     X(latent_96_of_flat, (fill_flat(&f), f.args.latent_dim = 96),                                                      \
       "latent_dim is 96: flat_f16 has a multiple of 64 from 64 to 512")                                                \
     X(rope_of_flat, (fill_flat(&f), f.args.rope_dim = 96), "rope_dim is 96: flat_f16 has 64, 32 or 0")                 \
-    X(value_of_v4,                                                                                                     \
-      (fill_least(&f), f.main.format = SPARSE_MLA_FP8_V4, f.args.latent_dim = 448, f.args.value_dim = 448),            \
-      "value_dim is 448: fp8_v4 with these dims has 512")                                                              \
+    X(value_of_v4, (fill_v4(&f), f.args.value_dim = 448), "value_dim is 448: fp8_v4 with these dims has 512")          \
     X(dims_of_extra, f.extra.format = SPARSE_MLA_FP8_DS_MLA_NOPE, "rope_dim is 64: fp8_ds_mla_nope has 0")
 
 #define CACHE_RULES(X)                                                                                                 \
     X(format_7, f.main.format = 7, "main_cache.format is 7: it must be a sparse_mla_format, 0 to 6")                   \
     X(format_negative, f.extra.format = -1, "extra_cache.format is -1: it must be a sparse_mla_format, 0 to 6")        \
     X(latent_offset_of_fp8, f.main.latent_offset_bytes = 16,                                                           \
-      "main_cache.latent_offset_bytes is 16: only flat formats take another than 0")                                   \
+      "main_cache.latent_offset_bytes is 16: only flat formats and q8_0 take another than 0")                          \
     X(rope_offset_of_fp8, f.main.rope_offset_bytes = 512,                                                              \
-      "main_cache.rope_offset_bytes is 512: only flat formats take another than -1")                                   \
+      "main_cache.rope_offset_bytes is 512: only flat formats and q8_0 take another than -1")                          \
     X(latent_offset_odd, f.extra.latent_offset_bytes = 8,                                                              \
       "extra_cache.latent_offset_bytes is 8: it must be a multiple of 16 from 0 to 2^20")                              \
     X(latent_offset_negative, f.extra.latent_offset_bytes = -16,                                                       \
@@ -88,6 +86,36 @@
       "main_cache.page_stride_bytes is 9223372036854775792: 16 such steps are more than 2^58 bytes")                   \
     X(tensor_scale_nan, (fill_least(&f), f.main.format = SPARSE_MLA_FLAT_E4M3, f.main.tensor_scale = NAN),             \
       "main_cache.tensor_scale is nan: it must be finite")                                                             \
+    X(row_stride_of_v4, (fill_v4(&f), f.main.row_stride_bytes = 592),                                                  \
+      "main_cache.row_stride_bytes is 592: it must be 576, since the scales of fp8_v4 follow the rows of a page")      \
+    X(row_stride_of_v4_small, (fill_v4(&f), f.main.row_stride_bytes = 560),                                            \
+      "main_cache.row_stride_bytes is 560: it must be at least 576, in bytes")                                         \
+    X(row_stride_of_v4_single, (fill_v4(&f), f.main.page_size = 1, f.main.row_stride_bytes = 584),                     \
+      "main_cache.row_stride_bytes is 584: it must be 576, since the scales of fp8_v4 follow the rows of a page")      \
+    X(page_stride_of_v4, (fill_v4(&f), f.main.page_stride_bytes = 64 * 584 - 16),                                      \
+      "main_cache.page_stride_bytes is 37360: it must be at least 37376, in bytes")                                    \
+    X(page_stride_of_v4_odd, (fill_v4(&f), f.main.page_stride_bytes = 64 * 584 + 8),                                   \
+      "main_cache.page_stride_bytes is 37384: it must be a multiple of 16, in bytes")                                  \
+    X(page_stride_of_v4_pair, (fill_v4(&f), f.main.page_size = 2, f.main.page_stride_bytes = 1152),                    \
+      "main_cache.page_stride_bytes is 1152: it must be at least 1168, in bytes")                                      \
+    X(rope_offset_of_v4, (fill_v4(&f), f.main.rope_offset_bytes = 0),                                                  \
+      "main_cache.rope_offset_bytes is 0: only flat formats and q8_0 take another than -1")                            \
+    X(data_of_v4_odd, (fill_v4(&f), f.main.data = AT(0x1008)),                                                         \
+      "main_cache.data is 0x1008: it must be aligned to 16 bytes")                                                     \
+    X(latent_offset_of_q8_0, (fill_q8_0(&f), f.main.latent_offset_bytes = 2),                                          \
+      "main_cache.latent_offset_bytes is 2: it must be a multiple of 4 from 0 to 2^20")                                \
+    X(rope_offset_of_q8_0, (fill_q8_0(&f), f.main.rope_offset_bytes = 546),                                            \
+      "main_cache.rope_offset_bytes is 546: it must be -1 or a multiple of 4 from 0 to 2^21")                          \
+    X(rope_over_latent_of_q8_0, (fill_q8_0(&f), f.main.rope_offset_bytes = 540),                                       \
+      "main_cache.rope_offset_bytes is 540: the rope would overlap the latent, which is bytes 0 to 543")               \
+    X(latent_over_rope_of_q8_0, (fill_q8_0(&f), f.main.rope_offset_bytes = 0, f.main.latent_offset_bytes = 64),        \
+      "main_cache.rope_offset_bytes is 0: the rope would overlap the latent, which is bytes 64 to 607")                \
+    X(row_stride_of_q8_0, (fill_q8_0(&f), f.main.row_stride_bytes = 608),                                              \
+      "main_cache.row_stride_bytes is 608: it must be at least 612, in bytes")                                         \
+    X(row_stride_of_q8_0_odd, (fill_q8_0(&f), f.main.row_stride_bytes = 614),                                          \
+      "main_cache.row_stride_bytes is 614: it must be a multiple of 4, in bytes")                                      \
+    X(rope_offset_of_e4m3, (fill_least(&f), f.main.format = SPARSE_MLA_FLAT_E4M3, f.main.rope_offset_bytes = 504),     \
+      "main_cache.rope_offset_bytes is 504: it must be -1 or a multiple of 16 from 0 to 2^21")                         \
     X(topk_zero, f.main.topk = 0, "main_cache.topk is 0: it must be at least 1")                                       \
     X(extra_topk_negative, f.extra.topk = -5, "extra_cache.topk is -5: it must be at least 1")                         \
     X(length_mode_2, f.main.length_mode = 2,                                                                           \

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A call with all its memory, for test_host.c. Whatever the contract says is never read is NaN, whatever is never
- * written is checked afterwards. Tests describe a shape, build it, change what they are about and check the outcome. */
+/* A call with all its memory, for test_host*.c (which define _DEFAULT_SOURCE). Whatever the contract says is never read
+ * is NaN, whatever is never written is checked afterwards. Tests describe a shape, build it, change what they are about
+ * and check the outcome. */
 #ifndef HOST_WORLD_H
 #define HOST_WORLD_H
 
@@ -9,7 +10,11 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <sys/mman.h>
+
 #include <cmocka.h>
+
+enum { FORMATS = SPARSE_MLA_Q8_0 + 1 };
 
 enum { POISON = 0xFF, UNTOUCHED = 0xA5, PAD = 16 /* elements or bytes between rows */ };
 
@@ -27,15 +32,18 @@ struct shape {
 struct world {
     sparse_mla_decode_args args;
     sparse_mla_cache cache[2];
-    unsigned char *clean[2]; /* every record in full; cache.data has the selected ones only */
+    unsigned char *clean[2]; /* every record in full; cache.data has of the selected ones what is read */
     size_t cache_bytes[2], out_bytes, lse_bytes;
     int32_t *indices[2], *table[2]; /* writable */
     float *sink;
     uint32_t faults;
     double *want, *want_lse; /* of the last check: [T][H][value_dim], [T][H] */
     uint64_t random;
-    void *memory[16]; /* what destroy() frees */
-    int pieces;
+    struct piece {
+        void *memory;
+        size_t bytes;
+    } pieces[16]; /* what destroy() unmaps */
+    int num_pieces;
 };
 
 static inline double uniform(struct world *w) /* -1 .. 1 */
@@ -51,12 +59,16 @@ static inline int below(struct world *w, int bound)
     return (int)((uniform(w) + 1) / 2 * bound) % bound;
 }
 
+/* Aligned to 16 bytes, between pages that nobody may touch, close to the one behind. */
 static inline void *filled(struct world *w, size_t bytes, int with)
 {
-    void *memory = aligned_alloc(16, (bytes + 15) / 16 * 16);
-    assert_true(w->pieces < (int)(sizeof w->memory / sizeof w->memory[0]));
-    w->memory[w->pieces++] = memory;
-    return memset(memory, with, (bytes + 15) / 16 * 16);
+    enum { PAGE = 4096 };
+    const size_t used = (bytes + 15) / 16 * 16, inner = (used + PAGE - 1) / PAGE * PAGE, all = inner + 2 * PAGE;
+    unsigned char *memory = mmap(NULL, all, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_true(memory != MAP_FAILED && mprotect(memory + PAGE, inner, PROT_READ | PROT_WRITE) == 0);
+    assert_true(w->num_pieces < (int)(sizeof w->pieces / sizeof w->pieces[0]));
+    w->pieces[w->num_pieces++] = (struct piece){memory, all};
+    return memset(memory + PAGE + inner - used, with, used);
 }
 
 static inline int bytes_of(int dtype)
@@ -80,31 +92,70 @@ static inline void put(void *tensor, int dtype, int64_t element, double value)
         memcpy((char *)tensor + 2 * element, &half, 2);
 }
 
-static inline bool is_flat(const sparse_mla_cache *cache)
+static inline bool is_flat(int format)
 {
-    return cache->format == SPARSE_MLA_FLAT_BF16 || cache->format == SPARSE_MLA_FLAT_F16;
+    return format != SPARSE_MLA_FP8_DS_MLA && format != SPARSE_MLA_FP8_DS_MLA_NOPE && format != SPARSE_MLA_FP8_V4;
 }
 
-static inline int rope_at(const struct world *w, const sparse_mla_cache *cache)
+static inline void fill_e4m3(struct world *w, unsigned char *to, int dims)
 {
-    if (!is_flat(cache))
-        return 528;
-    return cache->rope_offset_bytes < 0 ? cache->latent_offset_bytes + 2 * w->args.latent_dim
-                                        : cache->rope_offset_bytes;
+    for (int i = 0; i < dims; i++)
+        to[i] = (unsigned char)(below(w, 2) * 128 + below(w, 127));
 }
 
-static inline void fill_record(struct world *w, const sparse_mla_cache *cache, unsigned char *record)
+static inline void fill_run(struct world *w, const sparse_mla_cache *cache, unsigned char *run, int dims)
 {
     const int dtype = cache->format == SPARSE_MLA_FLAT_F16 ? SPARSE_MLA_F16 : SPARSE_MLA_BF16;
-    for (int i = 0; i < w->args.latent_dim; i++)
-        if (is_flat(cache))
-            put(record + cache->latent_offset_bytes, dtype, i, uniform(w));
-        else
-            record[i] = (unsigned char)(below(w, 2) * 128 + below(w, 127));
-    for (int i = 0; i < 4 && !is_flat(cache); i++)
-        put(record + 512, SPARSE_MLA_F32, i, 0.004 * (1.1 + uniform(w)));
-    for (int i = 0; i < w->args.rope_dim; i++)
-        put(record + rope_at(w, cache), dtype, i, uniform(w));
+    if (cache->format == SPARSE_MLA_FLAT_E4M3) {
+        fill_e4m3(w, run, dims);
+    } else if (cache->format == SPARSE_MLA_Q8_0) {
+        for (int i = 0; i < dims; i++)
+            run[i / 32 * 34 + 2 + i % 32] = (unsigned char)below(w, 256);
+        for (int block = 0; block < dims / 32; block++)
+            put(run + 34 * block, SPARSE_MLA_F16, 0, 0.008 * (1.1 + uniform(w)));
+    } else {
+        for (int i = 0; i < dims; i++)
+            put(run, dtype, i, uniform(w));
+    }
+}
+
+static inline void fill_record(struct world *w, const sparse_mla_cache *cache, int64_t slot)
+{
+    unsigned char *record = naive_record(cache, slot);
+    if (is_flat(cache->format)) {
+        fill_run(w, cache, record + cache->latent_offset_bytes, w->args.latent_dim);
+    } else {
+        fill_e4m3(w, record, w->args.latent_dim);
+        for (int i = 0; i < 7; i++)
+            if (cache->format == SPARSE_MLA_FP8_V4)
+                naive_v4_scales(cache, slot)[i] = (unsigned char)(117 + below(w, 4));
+            else if (i < 4)
+                put(record + 512, SPARSE_MLA_F32, i, 0.004 * (1.1 + uniform(w)));
+    }
+    fill_run(w, cache, record + naive_rope_at(cache, w->args.latent_dim), w->args.rope_dim);
+}
+
+static inline void set_strides(sparse_mla_cache *cache, const struct cache_shape *from, int latent_dim, int rope_dim)
+{
+    const int unit = cache->format == SPARSE_MLA_Q8_0 ? 4 : PAD;
+    if (from->rope_first) {
+        cache->rope_offset_bytes = unit;
+        cache->latent_offset_bytes = 2 * unit + naive_run_bytes(cache, rope_dim);
+    }
+    cache->row_stride_bytes = is_flat(cache->format) ? naive_run_bytes(cache, latent_dim + rope_dim) + 3 * unit
+                              : cache->format == SPARSE_MLA_FP8_DS_MLA ? 656 + PAD
+                              : cache->format == SPARSE_MLA_FP8_V4     ? 576
+                                                                       : 528;
+    cache->page_stride_bytes = cache->format == SPARSE_MLA_FP8_V4
+                                   ? (from->page_size * 584 + 575) / 576 * 576
+                                   : from->page_size * cache->row_stride_bytes + 3 * unit;
+}
+
+/* Memory for a cache; q8_0's begins at an odd multiple of 4. */
+static inline unsigned char *cache_memory(struct world *w, int c)
+{
+    const size_t odd = w->cache[c].format == SPARSE_MLA_Q8_0 ? 4 : 0;
+    return (unsigned char *)filled(w, w->cache_bytes[c] + odd, POISON) + odd;
 }
 
 static inline void build_cache(struct world *w, int c, const struct shape *shape)
@@ -117,20 +168,14 @@ static inline void build_cache(struct world *w, int c, const struct shape *shape
     cache->page_size = from->page_size;
     cache->num_slots = from->slots;
     cache->topk = from->topk;
-    if (from->rope_first) {
-        cache->rope_offset_bytes = 16;
-        cache->latent_offset_bytes = 32 + 2 * shape->rope_dim;
-    }
-    cache->row_stride_bytes = is_flat(cache) ? 2 * (shape->latent_dim + shape->rope_dim) + 48 : 656 + PAD;
-    if (cache->format == SPARSE_MLA_FP8_DS_MLA_NOPE)
-        cache->row_stride_bytes = 528;
-    cache->page_stride_bytes = from->page_size * cache->row_stride_bytes + 3 * PAD;
+    cache->tensor_scale = 0.0043f;
+    set_strides(cache, from, shape->latent_dim, shape->rope_dim);
     w->cache_bytes[c] = (size_t)(pages * cache->page_stride_bytes);
-    w->clean[c] = filled(w, w->cache_bytes[c], POISON);
+    w->clean[c] = cache_memory(w, c);
     cache->data = w->clean[c];
     for (int slot = 0; slot < from->slots; slot++)
-        fill_record(w, cache, naive_record(cache, slot));
-    cache->data = filled(w, w->cache_bytes[c], POISON);
+        fill_record(w, cache, slot);
+    cache->data = cache_memory(w, c);
 
     cache->indices_token_stride = from->topk + 3;
     cache->indices_request_stride = shape->q_len * cache->indices_token_stride + 5;
@@ -182,14 +227,17 @@ static inline void build_query(struct world *w, const struct shape *shape)
 static inline void build(struct world *w, const struct shape *shape)
 {
     sparse_mla_decode_args *args = &w->args;
-    const int T = shape->requests * shape->q_len, H = shape->heads, row = shape->latent_dim + PAD;
+    const int T = shape->requests * shape->q_len, H = shape->heads;
+    const int value_dim = shape->latent_dim + (shape->cache[0].format == SPARSE_MLA_FP8_V4 ? shape->rope_dim : 0);
+    const int row = value_dim + PAD;
     memset(w, 0, sizeof *w);
     w->random = 0x9E3779B97F4A7C15u;
     sparse_mla_decode_args_init(args);
     args->num_tokens = T;
     args->q_len = shape->q_len;
     args->num_heads = H;
-    args->latent_dim = args->value_dim = shape->latent_dim;
+    args->latent_dim = shape->latent_dim;
+    args->value_dim = value_dim;
     args->rope_dim = shape->rope_dim;
     args->scale = 0.0625f;
     args->q_dtype = shape->q_dtype;
@@ -214,24 +262,33 @@ static inline void build(struct world *w, const struct shape *shape)
         w->sink[h] = (float)(3 * uniform(w));
     args->sink = shape->sink ? w->sink : NULL;
     args->fault_count = &w->faults;
-    w->want = filled(w, (size_t)T * (size_t)H * (size_t)shape->latent_dim * sizeof *w->want, POISON);
+    w->want = filled(w, (size_t)T * (size_t)H * (size_t)value_dim * sizeof *w->want, POISON);
     w->want_lse = filled(w, (size_t)T * (size_t)H * sizeof *w->want_lse, POISON);
 }
 
 static inline void destroy(struct world *w)
 {
-    while (w->pieces > 0)
-        free(w->memory[--w->pieces]);
+    for (; w->num_pieces > 0; w->num_pieces--)
+        munmap(w->pieces[w->num_pieces - 1].memory, w->pieces[w->num_pieces - 1].bytes);
+}
+
+static inline void reveal_bytes(struct world *w, const sparse_mla_cache *cache, unsigned char *to, int bytes)
+{
+    memcpy(to, w->clean[cache - w->cache] + (to - (const unsigned char *)cache->data), (size_t)bytes);
 }
 
 static inline void reveal(void *user, const sparse_mla_cache *cache, int64_t slot)
 {
     struct world *w = user;
-    unsigned char *to = naive_record(cache, slot);
-    const unsigned char *from = w->clean[cache - w->cache] + (to - (const unsigned char *)cache->data);
-    memcpy(to + cache->latent_offset_bytes, from + cache->latent_offset_bytes,
-           is_flat(cache) ? 2 * (size_t)w->args.latent_dim : 528);
-    memcpy(to + rope_at(w, cache), from + rope_at(w, cache), 2 * (size_t)w->args.rope_dim);
+    unsigned char *record = naive_record(cache, slot);
+    const int latent_dim = w->args.latent_dim;
+    if (is_flat(cache->format))
+        reveal_bytes(w, cache, record + cache->latent_offset_bytes, naive_run_bytes(cache, latent_dim));
+    else
+        reveal_bytes(w, cache, record, cache->format == SPARSE_MLA_FP8_V4 ? latent_dim : 528);
+    if (cache->format == SPARSE_MLA_FP8_V4)
+        reveal_bytes(w, cache, naive_v4_scales(cache, slot), 7);
+    reveal_bytes(w, cache, record + naive_rope_at(cache, latent_dim), naive_run_bytes(cache, w->args.rope_dim));
 }
 
 /* Leaves in the caches only what the tokens select. */
@@ -270,11 +327,12 @@ static inline void run(struct world *w)
 /* Two requests of two tokens, a head count that fills no group of eight, two views of q, f32 in and out. */
 static inline struct shape small(int format)
 {
+    const int latent_dim = format == SPARSE_MLA_FP8_V4 ? 448 : 512;
     const int rope_dim = format == SPARSE_MLA_FP8_DS_MLA_NOPE ? 0 : 64;
     return (struct shape){.requests = 2,
                           .q_len = 2,
                           .heads = 11,
-                          .latent_dim = 512,
+                          .latent_dim = latent_dim,
                           .rope_dim = rope_dim,
                           .q_dtype = SPARSE_MLA_F32,
                           .out_dtype = SPARSE_MLA_F32,

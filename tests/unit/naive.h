@@ -54,21 +54,65 @@ static inline unsigned char *naive_record(const sparse_mla_cache *cache, int64_t
     return (unsigned char *)cache->data + page * cache->page_stride_bytes + row * cache->row_stride_bytes;
 }
 
+static inline double naive_ue8m0(uint8_t bits)
+{
+    return bits == 255 ? (double)NAN : ldexp(1, bits - 127);
+}
+
+/* The eight bytes of scales of a DeepSeek-V4 slot: behind all rows of its page. */
+static inline unsigned char *naive_v4_scales(const sparse_mla_cache *cache, int64_t slot)
+{
+    return naive_record(cache, slot / cache->page_size * cache->page_size) + cache->page_size * 576 +
+           slot % cache->page_size * 8;
+}
+
+/* Bytes of so many neighbouring dims of a record whose latent and rope may lie anywhere. */
+static inline int naive_run_bytes(const sparse_mla_cache *cache, int dims)
+{
+    return cache->format == SPARSE_MLA_Q8_0 ? dims / 32 * 34 : cache->format == SPARSE_MLA_FLAT_E4M3 ? dims : 2 * dims;
+}
+
+/* Where the rope begins in a record. */
+static inline int naive_rope_at(const sparse_mla_cache *cache, int latent_dim)
+{
+    if (cache->format == SPARSE_MLA_FP8_DS_MLA || cache->format == SPARSE_MLA_FP8_DS_MLA_NOPE)
+        return 528;
+    if (cache->format == SPARSE_MLA_FP8_V4)
+        return 448;
+    return cache->rope_offset_bytes < 0 ? cache->latent_offset_bytes + naive_run_bytes(cache, latent_dim)
+                                        : cache->rope_offset_bytes;
+}
+
+/* Dim `i` of a run that begins at `run`. */
+static inline double naive_of_run(const sparse_mla_cache *cache, const unsigned char *run, int i)
+{
+    switch (cache->format) {
+    case SPARSE_MLA_FLAT_F16:
+        return naive_number(run, SPARSE_MLA_F16, i);
+    case SPARSE_MLA_FLAT_E4M3:
+        return naive_e4m3(run[i]) * (double)cache->tensor_scale;
+    case SPARSE_MLA_Q8_0:
+        run += i / 32 * 34;
+        return naive_number(run, SPARSE_MLA_F16, 0) * (run[2 + i % 32] - (run[2 + i % 32] > 127 ? 256 : 0));
+    default: /* FLAT_BF16, and the rope of fp8 records */
+        return naive_number(run, SPARSE_MLA_BF16, i);
+    }
+}
+
 /* Latent, then rope. */
 static inline void naive_row(const sparse_mla_decode_args *args, const sparse_mla_cache *cache, int64_t slot,
                              double *row)
 {
     const unsigned char *record = naive_record(cache, slot);
-    const int dtype = cache->format == SPARSE_MLA_FLAT_F16 ? SPARSE_MLA_F16 : SPARSE_MLA_BF16;
-    const bool flat = cache->format == SPARSE_MLA_FLAT_BF16 || cache->format == SPARSE_MLA_FLAT_F16;
-    int rope_at = flat ? cache->rope_offset_bytes : 528;
-    if (rope_at < 0)
-        rope_at = cache->latent_offset_bytes + 2 * args->latent_dim;
     for (int i = 0; i < args->latent_dim; i++)
-        row[i] = flat ? naive_number(record + cache->latent_offset_bytes, dtype, i)
-                      : naive_e4m3(record[i]) * naive_number(record + 512, SPARSE_MLA_F32, i / 128);
+        if (cache->format == SPARSE_MLA_FP8_DS_MLA || cache->format == SPARSE_MLA_FP8_DS_MLA_NOPE)
+            row[i] = naive_e4m3(record[i]) * naive_number(record + 512, SPARSE_MLA_F32, i / 128);
+        else if (cache->format == SPARSE_MLA_FP8_V4)
+            row[i] = naive_e4m3(record[i]) * naive_ue8m0(naive_v4_scales(cache, slot)[i / 64]);
+        else
+            row[i] = naive_of_run(cache, record + cache->latent_offset_bytes, i);
     for (int i = 0; i < args->rope_dim; i++)
-        row[args->latent_dim + i] = naive_number(record + rope_at, dtype, i);
+        row[args->latent_dim + i] = naive_of_run(cache, record + naive_rope_at(cache, args->latent_dim), i);
 }
 
 /* The slot of a column; -1: masked. */
@@ -137,6 +181,7 @@ static inline void naive_head(const sparse_mla_decode_args *args, const struct n
     const int64_t rope =
         row * args->q_rope_request_stride + position * args->q_rope_token_stride + head * args->q_rope_head_stride;
     double largest = (double)-INFINITY, sum = 0;
+    bool empty = true; /* a row of keys whose scores are all -inf is as good as none */
     for (int key = 0; key < keys->count; key++) {
         double dot = 0;
         for (int i = 0; i < args->latent_dim; i++)
@@ -147,19 +192,22 @@ static inline void naive_head(const sparse_mla_decode_args *args, const struct n
                    keys->rows[key][args->latent_dim + i];
         keys->scores[key] = dot * (double)args->scale;
         largest = fmax(largest, keys->scores[key]);
+        empty &= keys->scores[key] == (double)-INFINITY;
     }
     memset(out, 0, (size_t)args->value_dim * sizeof *out);
     for (int key = 0; key < keys->count; key++)
         sum += exp(keys->scores[key] - largest);
-    const double own = keys->count ? largest + log(sum) : (double)-INFINITY;
+    const double own = empty ? (double)-INFINITY : largest + log(sum);
     const double sink = args->sink ? (double)args->sink[head] : (double)-INFINITY;
-    for (int key = 0; key < keys->count; key++)
+    for (int key = 0; key < keys->count && !empty; key++)
         for (int i = 0; i < args->value_dim; i++)
             out[i] += exp(keys->scores[key] - own) * keys->rows[key][i] / (1 + exp(sink - own));
     *lse = own;
-    if (args->flags & SPARSE_MLA_LSE_WITH_SINK && args->sink)
-        *lse = isinf(sink) || keys->count == 0 ? fmax(own, sink) : fmax(own, sink) + log1p(exp(-fabs(sink - own)));
-    else if (args->flags & SPARSE_MLA_LSE_EMPTY_POSINF && keys->count == 0)
+    if (args->flags & SPARSE_MLA_LSE_WITH_SINK && args->sink && isnan(sink))
+        *lse = sink;
+    else if (args->flags & SPARSE_MLA_LSE_WITH_SINK && args->sink)
+        *lse = isinf(sink) || empty ? fmax(own, sink) : fmax(own, sink) + log1p(exp(-fabs(sink - own)));
+    else if (args->flags & SPARSE_MLA_LSE_EMPTY_POSINF && empty)
         *lse = (double)INFINITY;
     if (args->flags & SPARSE_MLA_LSE_BASE2)
         *lse /= log(2);

@@ -94,6 +94,23 @@ static void fill_flat(struct fixture *f)
     f->main.page_stride_bytes = 64 * 1152;
 }
 
+static void fill_v4(struct fixture *f)
+{
+    fill_least(f);
+    f->args.latent_dim = 448;
+    f->main.format = SPARSE_MLA_FP8_V4;
+    f->main.row_stride_bytes = 576;
+    f->main.page_stride_bytes = 65 * 576; /* 64 * 584, padded */
+}
+
+static void fill_q8_0(struct fixture *f)
+{
+    fill_least(f);
+    f->main.format = SPARSE_MLA_Q8_0;
+    f->main.row_stride_bytes = 612;
+    f->main.page_stride_bytes = 64 * 612;
+}
+
 static void accepts(struct fixture *f)
 {
     if (smla_call_init(&f->call, &f->args, SMLA_CHECK_POINTERS) != SPARSE_MLA_OK)
@@ -274,12 +291,64 @@ static void extremes_are_accepted(void **state)
     f.main.num_slots = 0;
     f.main.data = NULL;
     accepts(&f);
-    fill_least(&f);
-    f.main.format = SPARSE_MLA_Q8_0;
+    fill_q8_0(&f);
     f.main.data = AT(0x1004);
-    f.main.row_stride_bytes = 612;
-    f.main.page_stride_bytes = 64 * 612;
     accepts(&f);
+}
+
+/* Which need no more than these bytes. */
+static void every_format_is_accepted(void **state)
+{
+    struct fixture f;
+    (void)state;
+    fill_v4(&f);
+    accepts(&f);
+    assert_int_equal(f.call.main_cache.rope_offset_bytes, 448);
+    f.main.page_stride_bytes = 64 * 584;
+    accepts(&f);
+    f.main.page_size = 2;
+    f.main.page_stride_bytes = 1168;
+    accepts(&f);
+    f.main.page_size = 1;
+    f.main.page_stride_bytes = 592;
+    accepts(&f);
+    fill_q8_0(&f);
+    accepts(&f);
+    assert_int_equal(f.call.main_cache.rope_offset_bytes, 544);
+    f.main.latent_offset_bytes = 68;
+    f.main.rope_offset_bytes = 0;
+    accepts(&f);
+    fill_least(&f);
+    f.main.format = SPARSE_MLA_FLAT_E4M3;
+    f.main.row_stride_bytes = 576;
+    accepts(&f);
+    assert_int_equal(f.call.main_cache.rope_offset_bytes, 512);
+    f.main.latent_offset_bytes = 64;
+    f.main.rope_offset_bytes = 0;
+    accepts(&f);
+}
+
+/* Both caches have the dims of the call; where their bytes agree with that, their formats need not. */
+static void two_formats_of_the_same_dims_are_accepted(void **state)
+{
+    static const int formats[] = {SPARSE_MLA_FP8_DS_MLA, SPARSE_MLA_FLAT_BF16, SPARSE_MLA_FLAT_F16,
+                                  SPARSE_MLA_FLAT_E4M3, SPARSE_MLA_Q8_0};
+    struct fixture f;
+    (void)state;
+    for (int i = 0; i < 5 * 5; i++) {
+        fill(&f);
+        fill_cache(&f.main, formats[i % 5], 1152);
+        fill_cache(&f.extra, formats[i / 5], 1152);
+        accepts(&f);
+    }
+    fill_v4(&f);
+    f.extra = f.main;
+    f.extra.page_size = 2;
+    f.extra.page_stride_bytes = 3 * 576;
+    f.args.extra_cache = &f.extra;
+    accepts(&f);
+    fill_cache(&f.extra, SPARSE_MLA_FLAT_BF16, 1024); /* its value would have 448 dims, without the rope */
+    refuses(&f, SPARSE_MLA_INVALID_ARGUMENT, "value_dim is 512: flat_bf16 with these dims has 448");
 }
 
 #define ENTRY(name, breakage, sentence) cmocka_unit_test(refuses_##name),
@@ -296,6 +365,8 @@ int main(void)
         cmocka_unit_test(strides_of_single_steps_are_ignored),
         cmocka_unit_test(shapes_need_no_pointers),
         cmocka_unit_test(extremes_are_accepted),
+        cmocka_unit_test(every_format_is_accepted),
+        cmocka_unit_test(two_formats_of_the_same_dims_are_accepted),
     };
     return cmocka_run_group_tests_name("call", tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The host backend on what callers should not or seldom hand over: masks, garbage, misses, NaN, nothing at all. */
+#define _DEFAULT_SOURCE /* MAP_ANONYMOUS */
 #include "host_world.h"
 
 #include <limits.h>
@@ -191,20 +192,151 @@ static void scores_of_minus_infinity_weigh_nothing(void **state)
     destroy(&w);
 }
 
-static void other_formats_are_refused(void **state)
+/* A row whose every score is -inf: an empty one, as on the GPU, sink and flags included. */
+static void rows_of_minus_infinity_are_empty(void **state)
 {
-    struct smla_call call = {.args.num_tokens = 0};
     (void)state;
-    call.main_cache.format = SPARSE_MLA_FP8_V4;
-    assert_int_equal(smla_host_decode(&call), SPARSE_MLA_UNSUPPORTED);
-    assert_string_equal(sparse_mla_last_error(), "main_cache.format is fp8_v4: the host backend reads fp8_ds_mla, "
-                                                 "fp8_ds_mla_nope, flat_bf16 and flat_f16");
-    call.main_cache.format = SPARSE_MLA_FLAT_F16;
-    assert_int_equal(smla_host_decode(&call), SPARSE_MLA_OK); /* of no token */
-    call.has_extra = true;
-    call.extra_cache.format = SPARSE_MLA_Q8_0;
-    assert_int_equal(smla_host_decode(&call), SPARSE_MLA_UNSUPPORTED);
-    assert_non_null(strstr(sparse_mla_last_error(), "extra_cache.format is q8_0"));
+    for (uint32_t flags = 0; flags < 16; flags++) {
+        struct shape shape = small(SPARSE_MLA_FLAT_BF16);
+        struct world w;
+        int empty = 0;
+        shape.sink = flags & 8;
+        build(&w, &shape);
+        w.args.flags = flags & 7;
+        w.sink[1] = INFINITY;
+        w.sink[2] = -INFINITY;
+        for (int slot = 0; slot < 150; slot++)
+            put(w.clean[0] + (naive_record(&w.cache[0], slot) - (const unsigned char *)w.cache[0].data) + 1024,
+                SPARSE_MLA_BF16, 5, (double)-INFINITY);
+        for (int t = 0; t < 4; t++)
+            for (int h = 0; h < 11; h++) { /* positive: every score is -inf */
+                const int64_t at = t / 2 * w.args.q_rope_request_stride + t % 2 * w.args.q_rope_token_stride +
+                                   h * w.args.q_rope_head_stride + 5;
+                ((float *)(uintptr_t)w.args.q_rope)[at] = 1;
+            }
+        check(&w);
+        for (int h = 0; h < 11; h++)
+            for (int i = 0; i < 512; i++)
+                empty += naive_number(w.args.out, SPARSE_MLA_F32, out_at(&w, 3, h) + i) == 0;
+        assert_int_equal(empty, 11 * 512);
+        destroy(&w);
+    }
+}
+
+static void nan_sinks_reach_out_and_lse(void **state)
+{
+    static const int32_t lengths[] = {70, 0, 40, 1};
+    (void)state;
+    for (uint32_t flags = 0; flags < 8; flags++) {
+        struct shape shape = small(SPARSE_MLA_FP8_DS_MLA);
+        struct world w;
+        build(&w, &shape);
+        w.sink[3] = NAN;
+        w.args.flags = flags;
+        set_lengths(&w, lengths, SPARSE_MLA_LENGTH_PER_TOKEN);
+        check(&w);
+        const bool with_sink = flags & SPARSE_MLA_LSE_WITH_SINK;
+        assert_true(isnan(naive_number(w.args.out, SPARSE_MLA_F32, out_at(&w, 0, 3))));
+        assert_true(naive_number(w.args.out, SPARSE_MLA_F32, out_at(&w, 1, 3)) == 0); /* an empty row */
+        assert_int_equal(isnan(lse_at(&w, 0, 3)) != 0, with_sink);
+        assert_int_equal(isnan(lse_at(&w, 1, 3)) != 0, with_sink);
+        assert_true(!isnan(naive_number(w.args.out, SPARSE_MLA_F32, out_at(&w, 0, 4))));
+        destroy(&w);
+    }
+}
+
+/* Whatever the format: NaN in row 0, in every other row that nobody selects, and behind what is read of the others. */
+static void row_0_is_not_read_for_masked_keys(void **state)
+{
+    static const int32_t lengths[] = {70, -1, 40, 0};
+    (void)state;
+    for (int format = 0; format < 2 * FORMATS; format++) {
+        struct shape shape = small(format / 2);
+        struct world w;
+        shape.caches = 1 + format % 2;
+        build(&w, &shape);
+        for (int c = 0; c < shape.caches; c++)
+            for (int j = 0; j < 2 * (int)w.cache[c].indices_request_stride; j++)
+                if (w.indices[c][j] == 0)
+                    w.indices[c][j] = -1;
+        set_lengths(&w, lengths, SPARSE_MLA_LENGTH_PER_TOKEN);
+        w.indices[0][9] = 150; /* masked too, and a fault */
+        check(&w);
+        for (int h = 0; h < 11; h++)
+            assert_true(isfinite(lse_at(&w, 0, h)) && isfinite(lse_at(&w, 2, h)));
+        destroy(&w);
+    }
+}
+
+/* A NaN of every kind that a record can have, in one row: it is the token's that selects it. */
+static void nan_of_every_format_stays_with_its_token(void **state)
+{
+    (void)state;
+    for (int format = 0; format < FORMATS; format++)
+        for (int where = 0; where < 3; where++) {
+            struct shape shape = small(format);
+            struct world w;
+            build(&w, &shape);
+            for (int t = 0; t < 4; t++)
+                for (int j = 0; j < 70; j++)
+                    w.indices[0][t / 2 * w.cache[0].indices_request_stride + t % 2 * w.cache[0].indices_token_stride +
+                                 j] = t == 2 && j == 69 ? 100 : j;
+            poison(&w);
+            unsigned char *record = naive_record(&w.cache[0], 100);
+            if (where == 0) /* latent, or the d of its first block */
+                memset(record, 0xFF, 2);
+            else if (where == 1 && shape.rope_dim)
+                memset(record + naive_rope_at(&w.cache[0], shape.latent_dim), 0xFF, 2);
+            else if (format == SPARSE_MLA_FP8_V4)
+                naive_v4_scales(&w.cache[0], 100)[6] = 255;
+            else if (!is_flat(format))
+                memset(record + 512 + 12, 0xFF, 4);
+            else
+                memset(record, 0xFF, 2);
+            naive_decode(&w.args, w.want, w.want_lse);
+            run(&w);
+            for (int h = 0; h < 11; h++) {
+                assert_true(isnan(lse_at(&w, 2, h)));
+                assert_true(isfinite(lse_at(&w, 1, h)) && isfinite(lse_at(&w, 3, h)));
+            }
+            for (int i = 0; i < 512; i++) {
+                assert_true(isnan(naive_number(w.args.out, SPARSE_MLA_F32, out_at(&w, 2, 10) + i)));
+                assert_true(isfinite(naive_number(w.args.out, SPARSE_MLA_F32, out_at(&w, 3, 0) + i)));
+            }
+            destroy(&w);
+        }
+}
+
+/* As a captured graph pads its batch. */
+static void padded_rows_and_no_rows(void **state)
+{
+    static const int32_t lengths[] = {70, -1, -1, -1};
+    (void)state;
+    for (int format = 0; format < FORMATS; format++) {
+        struct shape shape = small(format);
+        struct world w;
+        build(&w, &shape);
+        for (int t = 1; t < 4; t++)
+            for (int j = 0; j < 70; j++)
+                w.indices[0][t / 2 * w.cache[0].indices_request_stride + t % 2 * w.cache[0].indices_token_stride + j] =
+                    -1;
+        check(&w);
+        set_lengths(&w, lengths, SPARSE_MLA_LENGTH_PER_TOKEN);
+        check(&w);
+        assert_int_equal(w.faults, 0);
+        w.cache[0].num_slots = 0; /* every slot is past the end */
+        w.cache[0].data = NULL;
+        naive_decode(&w.args, w.want, w.want_lse);
+        run(&w);
+        compare(&w);
+        w.args.num_tokens = 0;
+        w.args.q_latent = w.args.out = NULL;
+        w.args.lse = NULL;
+        struct smla_call call;
+        assert_int_equal(smla_call_init(&call, &w.args, SMLA_CHECK_POINTERS), SPARSE_MLA_OK);
+        assert_int_equal(smla_host_decode(&call), SPARSE_MLA_OK);
+        destroy(&w);
+    }
 }
 
 int main(void)
@@ -218,7 +350,11 @@ int main(void)
         cmocka_unit_test(empty_rows_are_zero),
         cmocka_unit_test(nan_reaches_only_the_tokens_that_select_it),
         cmocka_unit_test(scores_of_minus_infinity_weigh_nothing),
-        cmocka_unit_test(other_formats_are_refused),
+        cmocka_unit_test(rows_of_minus_infinity_are_empty),
+        cmocka_unit_test(nan_sinks_reach_out_and_lse),
+        cmocka_unit_test(row_0_is_not_read_for_masked_keys),
+        cmocka_unit_test(nan_of_every_format_stays_with_its_token),
+        cmocka_unit_test(padded_rows_and_no_rows),
     };
     return cmocka_run_group_tests_name("host_inputs", tests, NULL, NULL);
 }
