@@ -10,16 +10,17 @@
 #include <string.h>
 
 /* A dimension that several tensors share takes its value from the first. */
-static void bind_dims(const struct safetensors_tensor *tensor, const char *name, int num_dims, int64_t *const dims[])
+static void bind_dims(const struct safetensors *from, const struct safetensors_tensor *tensor, const char *name,
+                      int num_dims, int64_t *const dims[])
 {
     if (tensor->num_dims != num_dims)
-        fail("%s has %d dimensions, not %d", name, tensor->num_dims, num_dims);
+        fail("%s: %s has %d dimensions, not %d", from->path, name, tensor->num_dims, num_dims);
     for (int i = 0; i < num_dims; i++) {
         if (*dims[i] < 0)
             *dims[i] = tensor->dims[i];
         if (*dims[i] != tensor->dims[i])
-            fail("dimension %d of %s is %lld, but %lld in tensors before it", i, name, (long long)tensor->dims[i],
-                 (long long)*dims[i]);
+            fail("%s: dimension %d of %s is %lld, but %lld in tensors before it", from->path, i, name,
+                 (long long)tensor->dims[i], (long long)*dims[i]);
     }
 }
 
@@ -28,7 +29,7 @@ static float *load_floats(struct safetensors *from, const char *name, int num_di
     struct safetensors_tensor tensor;
     if (!safetensors_find(from, name, &tensor))
         fail("%s", from->error);
-    bind_dims(&tensor, name, num_dims, dims);
+    bind_dims(from, &tensor, name, num_dims, dims);
     float *values = host_alloc((size_t)tensor.count * sizeof(float));
     if (strcmp(tensor.dtype, "F32") == 0) {
         memcpy(values, tensor.data, (size_t)tensor.count * sizeof(float));
@@ -36,7 +37,7 @@ static float *load_floats(struct safetensors *from, const char *name, int num_di
         for (int64_t i = 0; i < tensor.count; i++)
             values[i] = bf16_to_float((uint16_t)(tensor.data[2 * i] | tensor.data[2 * i + 1] << 8));
     } else {
-        fail("%s is %s, not F32 or BF16", name, tensor.dtype);
+        fail("%s: %s is %s, not F32 or BF16", from->path, name, tensor.dtype);
     }
     return values;
 }
@@ -46,9 +47,9 @@ static int32_t *load_indices(struct safetensors *from, const char *name, int num
     struct safetensors_tensor tensor;
     if (!safetensors_find(from, name, &tensor))
         fail("%s", from->error);
-    bind_dims(&tensor, name, num_dims, dims);
+    bind_dims(from, &tensor, name, num_dims, dims);
     if (strcmp(tensor.dtype, "I32") != 0)
-        fail("%s is %s, not I32", name, tensor.dtype);
+        fail("%s: %s is %s, not I32", from->path, name, tensor.dtype);
     int32_t *values = host_alloc((size_t)tensor.count * sizeof(int32_t));
     memcpy(values, tensor.data, (size_t)tensor.count * sizeof(int32_t));
     return values;
@@ -62,27 +63,28 @@ static float load_scale(const struct safetensors *from, const struct attention_f
         return 1.0f / sqrtf((float)(file->nope_dim + file->rope_dim));
     float scale = strtof(text, &end);
     if (end == text || *end != '\0' || !isfinite(scale))
-        fail("__metadata__.scale is \"%.40s\", not a number", text);
+        fail("%s: __metadata__.scale is \"%.40s\", not a number", from->path, text);
     return scale;
 }
 
-static void require(const char *name, int64_t value, int64_t min, int64_t max)
+static void require(const char *path, const char *name, int64_t value, int64_t min, int64_t max)
 {
     if (value < min || value > max)
-        fail("the file has %lld %s; %lld to %lld are possible", (long long)value, name, (long long)min, (long long)max);
+        fail("%s: the file has %lld %s; %lld to %lld are possible", path, (long long)value, name, (long long)min,
+             (long long)max);
 }
 
 /* Where each size is needed from memory, so that products of them cannot overflow later. */
-static void require_sizes(const struct attention_file *file)
+static void require_sizes(const struct attention_file *file, const char *path)
 {
-    require("tokens", file->tokens, 1, INT32_MAX);
-    require("heads", file->heads, 1, 128);
-    require("keys", file->keys, 1, INT32_MAX);
-    require("columns of topk", file->topk, 1, INT32_MAX);
-    require("nope dims", file->nope_dim, 1, 65536);
-    require("rope dims", file->rope_dim, 0, 64);
-    require("latent dims", file->latent_dim, 1, 512);
-    require("value dims", file->value_dim, 1, 65536);
+    require(path, "tokens", file->tokens, 1, INT32_MAX);
+    require(path, "heads", file->heads, 1, 128);
+    require(path, "keys", file->keys, 1, INT32_MAX);
+    require(path, "columns of topk", file->topk, 1, INT32_MAX);
+    require(path, "nope dims", file->nope_dim, 1, 65536);
+    require(path, "rope dims", file->rope_dim, 0, 64);
+    require(path, "latent dims", file->latent_dim, 1, 512);
+    require(path, "value dims", file->value_dim, 1, 65536);
 }
 
 void attention_file_load(struct attention_file *file, const char *path)
@@ -101,7 +103,7 @@ void attention_file_load(struct attention_file *file, const char *path)
     file->w_uv = load_floats(&from, "w_uv", 3, (int64_t *[]){heads, value, latent});
     file->attention = load_floats(&from, "attention", 3, (int64_t *[]){tokens, heads, value});
     file->indices = load_indices(&from, "topk", 2, (int64_t *[]){tokens, topk});
-    require_sizes(file);
+    require_sizes(file, path);
     file->scale = load_scale(&from, file);
     safetensors_close(&from);
 }

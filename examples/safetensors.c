@@ -12,20 +12,22 @@ static bool refuse(struct safetensors *file, const char *format, ...) __attribut
 
 static bool refuse(struct safetensors *file, const char *format, ...)
 {
+    const size_t size = sizeof file->error, named = (size_t)snprintf(file->error, size, "%s: ", file->path);
     va_list list;
     va_start(list, format);
-    vsnprintf(file->error, sizeof file->error, format, list);
+    if (named < size)
+        vsnprintf(file->error + named, size - named, format, list);
     va_end(list);
     return false;
 }
 
 /* Reads to the end, which works for pipes too and needs no trust in a reported size. */
-static bool read_all(struct safetensors *file, const char *path, size_t *size)
+static bool read_all(struct safetensors *file, size_t *size)
 {
-    FILE *stream = fopen(path, "rb");
+    FILE *stream = fopen(file->path, "rb");
     size_t capacity = 1 << 20, got = 0;
     if (!stream)
-        return refuse(file, "%s: %s", path, strerror(errno));
+        return refuse(file, "%s", strerror(errno));
     for (*size = 0;; *size += got) {
         if (!file->bytes || *size == capacity) {
             capacity *= file->bytes ? 2 : 1;
@@ -40,25 +42,25 @@ static bool read_all(struct safetensors *file, const char *path, size_t *size)
     }
     bool ok = feof(stream) != 0;
     if (!ok)
-        refuse(file, "%s: %s", path, ferror(stream) ? strerror(errno) : "no memory for this file");
+        refuse(file, "%s", ferror(stream) ? strerror(errno) : "no memory for this file");
     fclose(stream);
     return ok;
 }
 
-static bool parse_header(struct safetensors *file, const char *path, size_t size)
+static bool parse_header(struct safetensors *file, size_t size)
 {
     uint64_t length = 0;
     if (size < 8)
-        return refuse(file, "%s: %zu bytes are too few for a safetensors file", path, size);
+        return refuse(file, "%zu bytes are too few for a safetensors file", size);
     for (int i = 7; i >= 0; i--)
         length = length << 8 | file->bytes[i];
     if (length > size - 8)
-        return refuse(file, "%s: header of %llu bytes in a file of %zu", path, (unsigned long long)length, size);
+        return refuse(file, "header of %llu bytes in a file of %zu", (unsigned long long)length, size);
     file->data_offset = 8 + (size_t)length;
     file->data_size = size - file->data_offset;
     file->header = cJSON_ParseWithLength((const char *)file->bytes + 8, (size_t)length);
     if (!cJSON_IsObject(file->header))
-        return refuse(file, "%s: the header is not a JSON object", path);
+        return refuse(file, "the header is not a JSON object");
     return true;
 }
 
@@ -66,7 +68,8 @@ bool safetensors_open(struct safetensors *file, const char *path)
 {
     size_t size = 0;
     memset(file, 0, sizeof *file);
-    if (read_all(file, path, &size) && parse_header(file, path, size))
+    file->path = path;
+    if (read_all(file, &size) && parse_header(file, size))
         return true;
     safetensors_close(file);
     return false;

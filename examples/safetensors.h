@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A reader for safetensors files: a length, a JSON header, then the bytes of the tensors. Trusts nothing in the file:
- * what does not fit together is refused with a sentence in `error`. */
+ * what does not fit together is refused with a sentence in `error`, which begins with the name of the file. */
 #ifndef EXAMPLES_SAFETENSORS_H
 #define EXAMPLES_SAFETENSORS_H
 
@@ -15,7 +15,8 @@ struct safetensors {
     size_t data_offset;   /* where the header ends */
     size_t data_size;
     struct cJSON *header;
-    char error[256];
+    const char *path; /* the caller's */
+    char error[512];
 };
 
 struct safetensors_tensor {
@@ -26,7 +27,7 @@ struct safetensors_tensor {
     const unsigned char *data; /* little-endian, not aligned */
 };
 
-/* On failure nothing needs to be closed. */
+/* On failure nothing needs to be closed. The path must stay valid as long as the file is open. */
 bool safetensors_open(struct safetensors *file, const char *path);
 void safetensors_close(struct safetensors *file);
 

@@ -46,6 +46,7 @@ class Decoder(unittest.TestCase):
             path = os.path.join(folder, "file.safetensors")
             with open(path, "wb") as file:
                 file.write(content)
+            self.path = path
             return subprocess.run([DECODER, path, "--backend", "host", *options], capture_output=True, text=True,
                                   timeout=60)
 
@@ -53,6 +54,7 @@ class Decoder(unittest.TestCase):
         run = self.decode(content)
         self.assertEqual(run.returncode, 1, run)
         self.assertIn(sentence, run.stderr)
+        self.assertTrue(run.stderr.startswith(self.path + ": "), run.stderr)
         self.assertEqual(run.stderr.count("\n"), 1, run.stderr)
 
     def refused_header(self, change, sentence):
