@@ -24,6 +24,7 @@
 #define SMLA_SEGMENT_E4M3_FLOAT 3 /* x / scale, scale stored as float32 */
 #define SMLA_SEGMENT_E4M3_UE8M0 4 /* x / scale, scale stored as its exponent */
 #define SMLA_SEGMENT_Q8_0 5       /* 32 dims, 34 bytes */
+#define SMLA_UE8M0_ROW_BYTES 8    /* scales of a slot, with padding */
 
 struct smla_merge_params {
     const void *part_out;

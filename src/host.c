@@ -102,22 +102,6 @@ static int64_t next_slot(struct key_walk *walk)
     return -1;
 }
 
-static double load(const void *tensor, int32_t dtype, int64_t element)
-{
-    if (dtype == SPARSE_MLA_F32)
-        return (double)((const float *)tensor)[element];
-    const uint16_t bits = ((const uint16_t *)tensor)[element];
-    return (double)(dtype == SPARSE_MLA_BF16 ? smla_from_bf16(bits) : smla_from_f16(bits));
-}
-
-static void store(void *tensor, int32_t dtype, int64_t element, double value)
-{
-    if (dtype == SPARSE_MLA_F32)
-        ((float *)tensor)[element] = (float)value;
-    else
-        ((uint16_t *)tensor)[element] = dtype == SPARSE_MLA_BF16 ? smla_to_bf16(value) : smla_to_f16(value);
-}
-
 static void start_group(struct group *group, const sparse_mla_decode_args *args, struct place at, int32_t first_head)
 {
     memset(group, 0, sizeof *group);
@@ -130,10 +114,10 @@ static void start_group(struct group *group, const sparse_mla_decode_args *args,
         const int64_t rope = at.row * args->q_rope_request_stride + at.position * args->q_rope_token_stride +
                              (first_head + lane) * args->q_rope_head_stride;
         for (int i = 0; i < args->latent_dim; i++)
-            group->query[i].of[lane] = load(args->q_latent, args->q_dtype, latent + i) * (double)args->scale;
+            group->query[i].of[lane] = smla_load(args->q_latent, args->q_dtype, latent + i) * (double)args->scale;
         for (int i = 0; i < args->rope_dim; i++)
             group->query[args->latent_dim + i].of[lane] =
-                load(args->q_rope, args->q_dtype, rope + i) * (double)args->scale;
+                smla_load(args->q_rope, args->q_dtype, rope + i) * (double)args->scale;
     }
 }
 
@@ -214,18 +198,18 @@ static uint32_t attend(struct group *group, const sparse_mla_cache *cache, const
     return walk.faults;
 }
 
-static double lse_to_report(const sparse_mla_decode_args *args, double lse, double sink, bool empty)
+double smla_host_lse(uint32_t flags, bool has_sink, double lse, double sink, bool empty)
 {
-    if (args->flags & SPARSE_MLA_LSE_WITH_SINK && args->sink) {
+    if (flags & SPARSE_MLA_LSE_WITH_SINK && has_sink) {
         const double largest = lse > sink ? lse : sink;
         if (empty || isinf(largest))
             lse = isnan(lse) ? lse : largest;
         else
             lse = largest + log(exp(lse - largest) + exp(sink - largest));
-    } else if (empty && args->flags & SPARSE_MLA_LSE_EMPTY_POSINF) {
+    } else if (empty && flags & SPARSE_MLA_LSE_EMPTY_POSINF) {
         lse = INFINITY;
     }
-    return args->flags & SPARSE_MLA_LSE_BASE2 ? lse * LOG2_E : lse;
+    return flags & SPARSE_MLA_LSE_BASE2 ? lse * LOG2_E : lse;
 }
 
 static void finish_head(const struct group *group, int lane, const sparse_mla_decode_args *args, struct place at,
@@ -240,10 +224,10 @@ static void finish_head(const struct group *group, int lane, const sparse_mla_de
     const int64_t first =
         at.row * args->out_request_stride + at.position * args->out_token_stride + head * args->out_head_stride;
     for (int i = 0; i < args->value_dim; i++)
-        store(args->out, args->out_dtype, first + i, group->out[i].of[lane] * factor);
+        smla_store(args->out, args->out_dtype, first + i, group->out[i].of[lane] * factor);
     if (args->lse)
         args->lse[at.row * args->lse_request_stride + at.position * args->lse_token_stride +
-                  head * args->lse_head_stride] = (float)lse_to_report(args, lse, sink, empty);
+                  head * args->lse_head_stride] = (float)smla_host_lse(args->flags, args->sink, lse, sink, empty);
 }
 
 static void decode_token(const struct smla_call *call, struct group *group, int32_t token)

@@ -8,4 +8,7 @@
 /* Every checked call is supported. OUT_OF_MEMORY for its scratch rows. */
 sparse_mla_status smla_host_decode(const struct smla_call *call);
 
+/* The lse that a caller gets, from the natural one without the sink. `has_sink`: the call brings one. */
+double smla_host_lse(uint32_t flags, bool has_sink, double lse, double sink, bool empty);
+
 #endif

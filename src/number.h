@@ -3,6 +3,8 @@
 #ifndef SMLA_NUMBER_H
 #define SMLA_NUMBER_H
 
+#include <sparsemla/sparsemla.h>
+
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
@@ -64,6 +66,23 @@ static inline uint16_t smla_to_f16(double value)
     if (magnitude < 0x1p-14)
         return (uint16_t)(sign | (unsigned)(magnitude * 0x1p24));
     return (uint16_t)(sign | ((smla_float_bits((float)magnitude) >> 13) - ((127 - 15) << 10)));
+}
+
+/* Elements of a tensor of any sparse_mla_dtype. */
+static inline double smla_load(const void *tensor, int32_t dtype, int64_t element)
+{
+    if (dtype == SPARSE_MLA_F32)
+        return (double)((const float *)tensor)[element];
+    const uint16_t bits = ((const uint16_t *)tensor)[element];
+    return (double)(dtype == SPARSE_MLA_BF16 ? smla_from_bf16(bits) : smla_from_f16(bits));
+}
+
+static inline void smla_store(void *tensor, int32_t dtype, int64_t element, double value)
+{
+    if (dtype == SPARSE_MLA_F32)
+        ((float *)tensor)[element] = (float)value;
+    else
+        ((uint16_t *)tensor)[element] = dtype == SPARSE_MLA_BF16 ? smla_to_bf16(value) : smla_to_f16(value);
 }
 
 #endif

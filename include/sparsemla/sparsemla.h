@@ -122,6 +122,23 @@ enum {
     SPARSE_MLA_PROGRAMMATIC_LAUNCH = 1 << 4 /**< launch with programmatic stream serialization */
 };
 
+/** A bit of sparse_mla_merge_args.flags, beside the SPARSE_MLA_LSE_ bits above. */
+enum {
+    SPARSE_MLA_PART_LSE_BASE2 = 1 << 5 /**< part_lse is in base 2 instead of base e */
+};
+
+/**
+ * How sparse_mla_cache_append() chooses the scale of a block of dims from amax, the largest magnitude in it (NaN does
+ * not count). Everything is float32, divisions are correctly rounded and powers of two exact.
+ */
+typedef enum sparse_mla_scale_rule {
+    SPARSE_MLA_SCALE_DEFAULT =
+        0,                     /**< AMAX for FP8_DS_MLA and FP8_DS_MLA_NOPE, V4 for FP8_V4; other formats: no choice */
+    SPARSE_MLA_SCALE_AMAX = 1, /**< max(amax / 448, FLT_MIN), as vLLM's writer; not for FP8_V4 */
+    SPARSE_MLA_SCALE_POW2 = 2, /**< 2^ceil(log2(max(amax / 448, 1e-4))), as DeepSeek's and FlashMLA's */
+    SPARSE_MLA_SCALE_V4 = 3    /**< 2^ceil(log2(max(amax, 1e-4) / 448)), DeepSeek-V4's */
+} sparse_mla_scale_rule;
+
 /**
  * A paged latent KV cache and the keys that each token attends to in it.
  *
@@ -224,6 +241,121 @@ typedef struct sparse_mla_decode_args {
     /** uint32, optional, zeroed by the caller: grows by one per slot >= num_slots or block-table miss. */
     uint32_t *fault_count;
 } sparse_mla_decode_args;
+
+/** Arguments of sparse_mla_merge(). n = num_parts, D = value_dim. */
+typedef struct sparse_mla_merge_args {
+    size_t struct_size; /**< sizeof(sparse_mla_merge_args); set by sparse_mla_merge_args_init() */
+
+    int32_t num_parts;  /**< n, 1 or more: ranks of context parallelism */
+    int32_t num_tokens; /**< T, 0 or more; 0 succeeds, launches nothing and looks at no data pointer */
+    int32_t num_heads;  /**< H, 1 or more */
+    int32_t value_dim;  /**< D, a multiple of 8 from 8 to 65536 */
+    uint32_t flags;     /**< SPARSE_MLA_LSE_BASE2, _LSE_WITH_SINK, _LSE_EMPTY_POSINF: of lse, as for decode;
+                         *   SPARSE_MLA_PART_LSE_BASE2: of part_lse */
+    int32_t part_dtype; /**< sparse_mla_dtype of part_out */
+    int32_t out_dtype;  /**< sparse_mla_dtype of out */
+    int32_t reserved;   /**< 0 */
+
+    /** [n, T, H, D] outputs made without the sink, last dim contiguous, 16-byte aligned, strides multiples of 16 bytes
+     */
+    const void *part_out;
+    int64_t part_out_stride;       /**< elements from one part to the next */
+    int64_t part_out_token_stride; /**< elements */
+    int64_t part_out_head_stride;  /**< elements */
+
+    /** float32 [n, T, H], 4-byte aligned, without the sink. -inf, +inf or NaN: the part is empty, its output is not
+     * read */
+    const float *part_lse;
+    int64_t part_lse_stride;       /**< elements from one part to the next */
+    int64_t part_lse_token_stride; /**< elements */
+    int64_t part_lse_head_stride;  /**< elements */
+
+    void *out;                /**< [T, H, D], last dim contiguous, aligned as part_out; overlaps no input */
+    int64_t out_token_stride; /**< elements */
+    int64_t out_head_stride;  /**< elements */
+
+    float *lse;               /**< float32 [T, H], optional; 4-byte aligned; overlaps no input */
+    int64_t lse_token_stride; /**< elements */
+    int64_t lse_head_stride;  /**< elements */
+
+    const float *sink; /**< float32 [H], optional: attention sink, a logit in base e. +inf: out = 0 */
+} sparse_mla_merge_args;
+
+/** Arguments of sparse_mla_map_slots(). Tokens, requests, lengths and block table are those of sparse_mla_decode(). */
+typedef struct sparse_mla_map_slots_args {
+    size_t struct_size; /**< sizeof(sparse_mla_map_slots_args); set by sparse_mla_map_slots_args_init() */
+
+    int32_t num_tokens; /**< T, 0 or more; 0 succeeds, launches nothing and looks at no data pointer */
+    int32_t q_len;      /**< tokens per request, 1 or more; divides num_tokens */
+    int32_t topk;       /**< columns of indices and slots, 1 or more */
+    int32_t page_size;  /**< slots per page of the cache, 1 or more */
+    int64_t num_slots;  /**< of the cache, 0 .. 2^31 - 1; slots at or past it are masked and count as faults */
+
+    /** int32 [T, topk], optional: request-local positions, or slots when block_table is NULL; negative: masked.
+     *  NULL: column j is position j. */
+    const int32_t *indices;
+    int64_t indices_request_stride; /**< elements from one request to the next */
+    int64_t indices_token_stride;   /**< elements from one token of a request to the next */
+
+    const int32_t *lengths; /**< int32, optional: as sparse_mla_cache.lengths; columns at or past it are not read */
+    int32_t length_mode;    /**< sparse_mla_length_mode */
+
+    int32_t block_table_width;  /**< pages per row of block_table */
+    const int32_t *block_table; /**< int32 [num_requests, block_table_width], optional: as in sparse_mla_cache */
+    int64_t block_table_stride; /**< elements from one request's row to the next */
+
+    const int32_t *request_of_token; /**< int32 [T], optional: as in sparse_mla_decode_args */
+    int32_t num_requests;            /**< as in sparse_mla_decode_args; 0: num_tokens / q_len */
+
+    int32_t mask_width; /**< positions per row of mask, 1 or more */
+    /** float16 [T, mask_width], optional, 2-byte aligned: additive attention mask as llama.cpp has it, looked up at
+     * each index. -inf: masked, without a fault. Any other value counts as 0: nothing is added to scores. An index at
+     * or past mask_width is masked and counts as a fault. */
+    const uint16_t *mask;
+    int64_t mask_request_stride; /**< elements from one request to the next */
+    int64_t mask_token_stride;   /**< elements from one token of a request to the next */
+
+    /** int32 [T, topk]: receives slots, and -1 for all that is masked or past the length; overlaps no input */
+    int32_t *slots;
+    int64_t slots_request_stride; /**< elements from one request to the next */
+    int64_t slots_token_stride;   /**< elements from one token of a request to the next */
+
+    /** int32 [T], optional: receives how many slots of each row are valid. After compaction these are the lengths, per
+     *  token, for sparse_mla_decode(). Overlaps no input. */
+    int32_t *counts;
+    int32_t compact;  /**< non-zero: the valid slots of a row come first, in the order of their columns */
+    int32_t reserved; /**< 0 */
+
+    /** uint32, optional, zeroed by the caller: grows by one per slot >= num_slots, block-table or mask miss. */
+    uint32_t *fault_count;
+} sparse_mla_map_slots_args;
+
+/** Arguments of sparse_mla_cache_append(). N = num_rows. */
+typedef struct sparse_mla_cache_append_args {
+    size_t struct_size; /**< sizeof(sparse_mla_cache_append_args); set by sparse_mla_cache_append_args_init() */
+
+    int32_t num_rows;   /**< N, 0 or more; 0 succeeds, launches nothing and looks at no data pointer */
+    int32_t latent_dim; /**< as in sparse_mla_decode_args: what the cache's format has */
+    int32_t rope_dim;   /**< likewise. FP8_DS_MLA with 0 leaves the last 128 bytes of a record as they are */
+    int32_t src_dtype;  /**< sparse_mla_dtype of latent and rope */
+    int32_t scale_rule; /**< sparse_mla_scale_rule */
+    int32_t reserved;   /**< 0 */
+
+    const void *latent;    /**< [N, latent_dim], last dim contiguous, aligned to its elements */
+    int64_t latent_stride; /**< elements from one row to the next */
+    const void *rope;      /**< [N, rope_dim], likewise; may be NULL when rope_dim is 0 */
+    int64_t rope_stride;   /**< elements from one row to the next */
+
+    /** int64 [N], 8-byte aligned: where each row goes. Negative: nowhere. >= num_slots: nowhere, and a fault. No slot
+     *  twice. */
+    const int64_t *slots;
+
+    /** The cache, whose data is written: format, pages, strides, offsets and tensor_scale (FLAT_E4M3: not 0) count;
+     * what stands from topk on is not looked at. */
+    const sparse_mla_cache *cache;
+
+    uint32_t *fault_count; /**< uint32, optional, zeroed by the caller: grows by one per slot >= num_slots */
+} sparse_mla_cache_append_args;
 
 /** Which implementation a context runs. */
 typedef enum sparse_mla_backend {
@@ -340,6 +472,30 @@ static inline void sparse_mla_decode_args_init(sparse_mla_decode_args *args)
     args->q_len = 1;
 }
 
+/** Fills with zeros and defaults: one part, bf16 part_out and out. */
+static inline void sparse_mla_merge_args_init(sparse_mla_merge_args *args)
+{
+    memset(args, 0, sizeof *args);
+    args->struct_size = sizeof *args;
+    args->num_parts = 1;
+}
+
+/** Fills with zeros and defaults: one token per request, page_size 64. */
+static inline void sparse_mla_map_slots_args_init(sparse_mla_map_slots_args *args)
+{
+    memset(args, 0, sizeof *args);
+    args->struct_size = sizeof *args;
+    args->q_len = 1;
+    args->page_size = 64;
+}
+
+/** Fills with zeros and defaults: bf16 source, the format's own scale rule. */
+static inline void sparse_mla_cache_append_args_init(sparse_mla_cache_append_args *args)
+{
+    memset(args, 0, sizeof *args);
+    args->struct_size = sizeof *args;
+}
+
 /** Fills with zeros and defaults: CUDA backend, compile on a miss, profile of the device. */
 static inline void sparse_mla_options_init(sparse_mla_options *options)
 {
@@ -419,6 +575,55 @@ SPARSE_MLA_API sparse_mla_status sparse_mla_decode_explain(sparse_mla_context *c
                                                            struct CUstream_st *stream, sparse_mla_plan_info *info);
 
 /**
+ * Merges the outputs of n ranks of context parallelism, each over its share of the keys, into what one call over all
+ * keys gives. For every token and head, with natural logarithms:
+ *
+ *     lse = ln(sum over parts i that are not empty of exp(part_lse[i]))
+ *     out = sum over these i, in order, of exp(part_lse[i] - lse) * part_out[i]
+ *     sink:  out *= 1 / (1 + exp(sink[h] - lse));  lse itself stays as it is, unless SPARSE_MLA_LSE_WITH_SINK
+ *
+ * All empty: out = 0 and the lse of an empty row of sparse_mla_decode(). Sums are float32 or better; a part whose
+ * exp(part_lse[i]) is below 2^-126 of the largest is not read. Streams, threads, cold kernels and the host backend are
+ * as with sparse_mla_decode(); to load the kernel ahead: sparse_mla_tools_prepare(). Needs no workspace.
+ *
+ * @return OK, INVALID_ARGUMENT, and what sparse_mla_decode() returns for want of driver, compiler or memory
+ */
+SPARSE_MLA_API sparse_mla_status sparse_mla_merge(sparse_mla_context *context, const sparse_mla_merge_args *args,
+                                                  struct CUstream_st *stream);
+
+/**
+ * Maps request-local positions to physical slots, once for the many layers that share indices: the same block-table
+ * rule, masking and faults as sparse_mla_decode(), whose indices the result can be. Every column of `slots` is written.
+ * Streams, threads, cold kernels and status as with sparse_mla_merge().
+ */
+SPARSE_MLA_API sparse_mla_status sparse_mla_map_slots(sparse_mla_context *context,
+                                                      const sparse_mla_map_slots_args *args,
+                                                      struct CUstream_st *stream);
+
+/**
+ * Writes rows of latent and rope into a paged cache, in any sparse_mla_format:
+ *
+ * - fp8_ds_mla, fp8_v4: per block of 128 or 64 dims scale = scale_rule(amax), then e4m3(x / scale); rope in bf16. The
+ * pad byte of fp8_v4's scales is written 0.
+ * - flat bf16 and f16: rounded. Flat e4m3: e4m3(x / tensor_scale), rope too.
+ * - q8_0: ggml's quantize_row_q8_0_ref: d = amax / 127, round(x * (1 / d)), halves away from 0, d in f16. A block with
+ * a NaN or an infinity is written as d = NaN.
+ *
+ * Rounding is to nearest even. e4m3 saturates at +-448 and keeps NaN, bf16 and f16 keep both NaN and infinity; all NaN
+ * become one. Bytes outside the records are left as they are. CUDA and host backend write the same bytes. Streams,
+ * threads, cold kernels and status as with sparse_mla_merge().
+ */
+SPARSE_MLA_API sparse_mla_status sparse_mla_cache_append(sparse_mla_context *context,
+                                                         const sparse_mla_cache_append_args *args,
+                                                         struct CUstream_st *stream);
+
+/**
+ * Compiles or loads the kernels of sparse_mla_merge(), sparse_mla_map_slots() and sparse_mla_cache_append(), one each.
+ * sparse_mla_decode_prepare() leaves them alone. Does nothing with the host backend.
+ */
+SPARSE_MLA_API sparse_mla_status sparse_mla_tools_prepare(sparse_mla_context *context, struct CUstream_st *stream);
+
+/**
  * Compiles into the disk cache, for any architecture and without a GPU, every variant that
  * sparse_mla_decode() can choose for 1 .. args->num_tokens tokens of these arguments. A kernel that cannot be
  * written there is a failure: SPARSE_MLA_CACHE_ERROR, or SPARSE_MLA_INVALID_ARGUMENT with options.no_disk_cache.
@@ -427,6 +632,9 @@ SPARSE_MLA_API sparse_mla_status sparse_mla_decode_explain(sparse_mla_context *c
  */
 SPARSE_MLA_API sparse_mla_status sparse_mla_warm(sparse_mla_context *context, const sparse_mla_decode_args *args,
                                                  const char *target);
+
+/** Compiles into the disk cache, for any architecture and without a GPU, the kernels of sparse_mla_tools_prepare(). */
+SPARSE_MLA_API sparse_mla_status sparse_mla_tools_warm(sparse_mla_context *context, const char *target);
 
 /** Visits the entries of the cache directory. This and the next two: a directory that does not exist is empty; one
  *  that may not be trusted or cannot be read is SPARSE_MLA_CACHE_ERROR. */
