@@ -7,7 +7,8 @@
  * - format.c: an entry of the table and the reader beside it, which is what the GPU is compared with. Rules that no
  *   field of smla_format can express are in smla_check_record() (check.c).
  * - append.c and kernels_src/append.cuh: how it is written, unless it is made of kinds of segments that exist.
- * - kernels_src: the kernels' reader; the planner (plan.c) refuses the format until there is one.
+ * - variant.c and kernels_src/variant.cuh: its name in the names of kernels, and how a row lies in shared memory;
+ *   kernels_src/copy.cuh: how it gets there, and how it is widened to elements of 16 bits.
  * - tests/unit/naive.h, naive_row(): the record once more, as plainly as possible, and tests/unit/host_world.h,
  *   fill_record(): how to make one up. The suites "format", "host" and "host_inputs" then run over it.
  * - README.md: the tables of formats. */

@@ -27,6 +27,7 @@ struct shape {
     int requests, q_len, heads, latent_dim, rope_dim, q_dtype, out_dtype, caches;
     bool one_view, sink;
     struct cache_shape cache[2];
+    uint64_t seed; /* 0: always the same one */
 };
 
 struct world {
@@ -38,7 +39,7 @@ struct world {
     float *sink;
     uint32_t faults;
     double *want, *want_lse; /* of the last check: [T][H][value_dim], [T][H] */
-    uint64_t random;
+    uint64_t seed, random;
     struct piece {
         void *memory;
         size_t bytes;
@@ -231,7 +232,7 @@ static inline void build(struct world *w, const struct shape *shape)
     const int value_dim = shape->latent_dim + (shape->cache[0].format == SPARSE_MLA_FP8_V4 ? shape->rope_dim : 0);
     const int row = value_dim + PAD;
     memset(w, 0, sizeof *w);
-    w->random = 0x9E3779B97F4A7C15u;
+    w->seed = w->random = shape->seed ? shape->seed : 0x9E3779B97F4A7C15u;
     sparse_mla_decode_args_init(args);
     args->num_tokens = T;
     args->q_len = shape->q_len;
@@ -321,7 +322,7 @@ static inline void run(struct world *w)
         memset(w->args.lse, UNTOUCHED, w->lse_bytes);
     if (smla_call_init(&call, &w->args, SMLA_CHECK_POINTERS) != SPARSE_MLA_OK ||
         smla_host_decode(&call) != SPARSE_MLA_OK)
-        fail_msg("%s", sparse_mla_last_error());
+        fail_msg("%s; seed %llu", sparse_mla_last_error(), (unsigned long long)w->seed);
 }
 
 /* Two requests of two tokens, a head count that fills no group of eight, two views of q, f32 in and out. */
@@ -365,16 +366,18 @@ static inline void compare(const struct world *w)
             for (int i = 0; i < args->value_dim; i++) {
                 const double got = naive_number(args->out, args->out_dtype, out_at(w, t, h) + i);
                 if (!near(args->out_dtype, got, want[i], largest))
-                    fail_msg("out[%d][%d][%d] is %.17g, not %.17g", t, h, i, got, want[i]);
+                    fail_msg("out[%d][%d][%d] is %.17g, not %.17g; seed %llu", t, h, i, got, want[i],
+                             (unsigned long long)w->seed);
             }
             memset(touched + (size_t)out_at(w, t, h) * size, 1, (size_t)args->value_dim * size);
             const double lse = w->want_lse[t * args->num_heads + h];
             if (args->lse && !near(SPARSE_MLA_F32, (double)lse_at(w, t, h), lse, 10))
-                fail_msg("lse[%d][%d] is %.17g, not %.17g", t, h, (double)lse_at(w, t, h), lse);
+                fail_msg("lse[%d][%d] is %.17g, not %.17g; seed %llu", t, h, (double)lse_at(w, t, h), lse,
+                         (unsigned long long)w->seed);
         }
     for (size_t i = 0; i < w->out_bytes; i++)
         if (!touched[i] && ((unsigned char *)args->out)[i] != UNTOUCHED)
-            fail_msg("byte %zu of out's padding was written", i);
+            fail_msg("byte %zu of out's padding was written; seed %llu", i, (unsigned long long)w->seed);
     free(touched);
 }
 
