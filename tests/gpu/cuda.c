@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 struct cuda cuda;
+static void *context;
 
 void cuda_check(int result, const char *call, const char *file, int line)
 {
@@ -26,7 +27,7 @@ static _Noreturn void skip(const char *why)
 
 struct CUstream_st *cuda_open(void)
 {
-    void *library = dlopen("libcuda.so.1", RTLD_NOW), *context;
+    void *library = dlopen("libcuda.so.1", RTLD_NOW);
     struct CUstream_st *stream;
     int count = 0;
     if (!library)
@@ -36,9 +37,14 @@ struct CUstream_st *cuda_open(void)
     if (cuda.cuInit(0) != 0 || cuda.cuDeviceGetCount(&count) != 0 || count == 0)
         skip("no CUDA device");
     CUDA(cuDevicePrimaryCtxRetain(&context, 0));
-    CUDA(cuCtxSetCurrent(context));
+    cuda_attach();
     CUDA(cuStreamCreate(&stream, 1));
     return stream;
+}
+
+void cuda_attach(void)
+{
+    CUDA(cuCtxSetCurrent(context));
 }
 
 void *cuda_alloc(size_t bytes)

@@ -30,6 +30,9 @@ typedef uint64_t cu_pointer;
     X(cuMemFree_v2, (cu_pointer pointer))                                                                              \
     X(cuMemcpyHtoD_v2, (cu_pointer target, const void *source, size_t bytes))                                          \
     X(cuMemcpyDtoH_v2, (void *target, cu_pointer source, size_t bytes))                                                \
+    X(cuMemcpyHtoDAsync_v2, (cu_pointer target, const void *source, size_t bytes, struct CUstream_st *stream))         \
+    X(cuMemcpyDtoHAsync_v2, (void *target, cu_pointer source, size_t bytes, struct CUstream_st *stream))               \
+    X(cuMemGetInfo_v2, (size_t * free, size_t * total))                                                                \
     X(cuMemsetD8_v2, (cu_pointer pointer, unsigned char value, size_t bytes))                                          \
     X(cuEventCreate, (void **event, unsigned flags))                                                                   \
     X(cuEventRecord, (void *event, struct CUstream_st *stream))                                                        \
@@ -52,6 +55,9 @@ void cuda_check(int result, const char *call, const char *file, int line);
 
 /* Context of the first GPU and a stream; ends the program with status 77 (skipped) where there is none. */
 struct CUstream_st *cuda_open(void);
+
+/* Makes that context the calling thread's. */
+void cuda_attach(void);
 
 /* Filled with 0xFF: NaN in every float format here. */
 void *cuda_alloc(size_t bytes);

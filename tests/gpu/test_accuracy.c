@@ -1,117 +1,155 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Relative L2 error against float64 on the same rounded inputs, N(0, 1) data, top-k 2048; FlashMLA's acceptance. */
+/* Relative L2 error against float64 on the same rounded inputs, N(0, 1) data: the largest of each row of a table.
+ * test_grids.c has the grids of other libraries. */
 #include "runner.h"
 
+#include <math.h>
 #include <stdio.h>
 
 static const int head_counts[] = {8, 16, 32, 64, 128};
 enum { HEAD_COUNTS = sizeof head_counts / sizeof *head_counts };
 
-static void table_row(const char *what, int profile, int heads, const struct errors *e)
+/* `names`: of every case, what row of the table it is in. Cases that follow each other share one. */
+static void print_table(const struct case_list *list, const char *const *names)
 {
-    print_message("%-24s %-6s heads %3d  relative %.2e  worst group %.2e  lse %.1e\n", what, profile_names[profile],
-                  heads, e->relative, e->worst_group, e->lse);
+    for (int i = 0; i < list->count; i++) {
+        const struct test_case *c = &list->cases[i];
+        print_message("%-30s %-6s heads %3d  relative %.2e  worst group %.2e  lse %.1e\n", names[c->spec.seed / 1000],
+                      profile_names[c->profile], c->spec.heads, c->errors.relative, c->errors.worst_group,
+                      c->errors.lse);
+    }
 }
+
+/* Named rows of one shape each, on all profiles and head counts (every `step`-th). seed / 1000 is the row. */
+struct row {
+    const char *name;
+    struct spec spec;
+};
+
+static void run_rows(const struct row *rows, int count, int step)
+{
+    struct case_list list = {0};
+    const char *names[32];
+    assert_true(count <= 32);
+    for (int row = 0; row < count; row++) {
+        names[row] = rows[row].name;
+        for (int profile = 1; profile < 5; profile++)
+            for (int i = 0; i < HEAD_COUNTS; i += step) {
+                struct spec spec = rows[row].spec;
+                spec.tokens = spec.tokens ? spec.tokens : 3;
+                spec.heads = head_counts[i];
+                spec.seed = (uint64_t)(row * 1000 + i);
+                runner_add(&list, profile, &spec, 0, 0);
+            }
+    }
+    runner_run(&list);
+    print_table(&list, names);
+    runner_drop(&list);
+}
+
+#define ROWS(rows) rows, (int)(sizeof(rows) / sizeof *(rows))
 
 static void test_heads(void **state)
 {
     (void)state;
-    static const struct {
-        const char *name;
-        int format, rope;
-    } caches[] = {{"fp8_ds_mla", SPARSE_MLA_FP8_DS_MLA, 64},
-                  {"fp8 rope-free", SPARSE_MLA_FP8_DS_MLA_NOPE, 0},
-                  {"flat bf16", SPARSE_MLA_FLAT_BF16, 64},
-                  {"flat f16", SPARSE_MLA_FLAT_F16, 64}};
-    for (int profile = 1; profile < 5; profile++)
-        for (int c = 0; contexts[profile] && c < 4; c++)
-            for (int i = 0; i < HEAD_COUNTS; i++) {
-                const struct errors e = runner_case(profile,
-                                                    &(struct spec){.tokens = 3,
-                                                                   .heads = head_counts[i],
-                                                                   .format = caches[c].format,
-                                                                   .latent = 512,
-                                                                   .rope = caches[c].rope,
-                                                                   .topk = 2048,
-                                                                   .seed = (uint64_t)(c * 8 + i)},
-                                                    0, 2.0e-3);
-                table_row(caches[c].name, profile, head_counts[i], &e);
-            }
+    static const struct row rows[] = {
+        {"fp8_ds_mla", {.format = SPARSE_MLA_FP8_DS_MLA, .latent = 512, .rope = 64, .main.topk = 2048}},
+        {"fp8_ds_mla rope-free", {.format = SPARSE_MLA_FP8_DS_MLA_NOPE, .latent = 512, .main.topk = 2048}},
+        {"flat bf16", {.format = SPARSE_MLA_FLAT_BF16, .latent = 512, .rope = 64, .main.topk = 2048}},
+        {"flat f16", {.format = SPARSE_MLA_FLAT_F16, .latent = 512, .rope = 64, .main.topk = 2048}},
+        {"flat e4m3", {.format = SPARSE_MLA_FLAT_E4M3, .latent = 512, .rope = 64, .main.topk = 2048}},
+        {"q8_0", {.format = SPARSE_MLA_Q8_0, .latent = 512, .rope = 64, .main.topk = 2048}},
+    };
+    run_rows(ROWS(rows), 1);
+}
+
+#define V4(...)                                                                                                        \
+    {                                                                                                                  \
+        .format = SPARSE_MLA_FP8_V4, .latent = 448, .rope = 64, __VA_ARGS__                                            \
+    }
+
+static void test_v4(void **state)
+{
+    (void)state;
+    static const struct row rows[] = {
+        {"fp8_v4 128", V4(.main = {.topk = 128})},
+        {"fp8_v4 128 + 512", V4(.main = {.topk = 128}, .extra = {.topk = 512})},
+        {"fp8_v4 128 + 512, f32", V4(.main = {.topk = 128}, .extra = {.topk = 512}, .out_dtype = SPARSE_MLA_F32)},
+        {"fp8_v4 128 + 1024, page 2", V4(.main = {.topk = 128}, .extra = {.topk = 1024, .page_size = 2})},
+        {"fp8_v4 128 + 8320",
+         V4(.tokens = 1, .main = {.topk = 128}, .extra = {.topk = 8320, .slots = 9000, .page_size = 256})},
+    };
+    run_rows(ROWS(rows), 1);
+}
+
+/* Queries that no MMA operand holds exactly, with an output that hides nothing: errors against the q that was given. */
+static void test_queries(void **state)
+{
+    (void)state;
+#define QUERIES(name, form, latent_dim, type)                                                                          \
+    {                                                                                                                  \
+        name,                                                                                                          \
+        {                                                                                                              \
+            .format = form, .latent = latent_dim, .rope = 64, .main.topk = 2048, .q_dtype = type,                      \
+            .out_dtype = SPARSE_MLA_F32                                                                                \
+        }                                                                                                              \
+    }
+    static const struct row rows[] = {
+        QUERIES("q f32, fp8_ds_mla", SPARSE_MLA_FP8_DS_MLA, 512, SPARSE_MLA_F32),
+        QUERIES("q f32, flat bf16", SPARSE_MLA_FLAT_BF16, 512, SPARSE_MLA_F32),
+        QUERIES("q f32, flat f16", SPARSE_MLA_FLAT_F16, 512, SPARSE_MLA_F32),
+        QUERIES("q f32, flat e4m3", SPARSE_MLA_FLAT_E4M3, 512, SPARSE_MLA_F32),
+        QUERIES("q f32, fp8_v4", SPARSE_MLA_FP8_V4, 448, SPARSE_MLA_F32),
+        QUERIES("q f32, q8_0", SPARSE_MLA_Q8_0, 512, SPARSE_MLA_F32),
+        QUERIES("q f16, fp8_ds_mla", SPARSE_MLA_FP8_DS_MLA, 512, SPARSE_MLA_F16),
+        QUERIES("q f16, flat bf16", SPARSE_MLA_FLAT_BF16, 512, SPARSE_MLA_F16),
+        QUERIES("q f16, fp8_v4", SPARSE_MLA_FP8_V4, 448, SPARSE_MLA_F16),
+        QUERIES("q bf16, flat f16", SPARSE_MLA_FLAT_F16, 512, SPARSE_MLA_BF16),
+    };
+    run_rows(ROWS(rows), 2);
 }
 
 /* Errors of every scale group by itself; float32 out shows what the rounding of the output hides. */
 static void test_scales(void **state)
 {
     (void)state;
-    static const char *const names[] = {"scales amax", "pow2",      "groups 2^-20..2^20",
-                                        "all 2^60",    "all 2^-60", "keys 2^-20..2^20"};
-    for (int profile = 1; profile < 5; profile++)
-        for (int scales = SCALES_AMAX; contexts[profile] && scales <= SCALES_KEYS; scales++)
-            for (int out = 0; out < 2; out++)
-                for (int i = 0; i < HEAD_COUNTS; i += 3) {
-                    const struct errors e =
-                        runner_case(profile,
-                                    &(struct spec){.tokens = 2,
-                                                   .heads = head_counts[i],
-                                                   .latent = 512,
-                                                   .rope = 64,
-                                                   .topk = 2048,
-                                                   .scales = scales,
-                                                   .out_dtype = out ? SPARSE_MLA_F32 : SPARSE_MLA_BF16,
-                                                   .seed = (uint64_t)(100 + scales)},
-                                    0, out ? 1.0e-3 : 2.0e-3);
-                    table_row(names[scales], profile, head_counts[i], &e);
-                    if (!out)
-                        assert_true(e.worst_head <= 4.0e-3);
-                }
-}
-
-/* FlashMLA's decode grid for d = 576: every element of some tokens of every case. */
-static void test_flashmla_grid(void **state)
-{
-    (void)state;
-    static const int shapes[][3] = {{512, 64, 2},    {512, 64, 64},   {512, 64, 69},    {1024, 576, 2},
-                                    {1024, 576, 61}, {2046, 2048, 2}, {2046, 2048, 64}, {2046, 2048, 576},
-                                    {512, 64, 61},   {650, 576, 53}};
-    static const int batches[] = {4, 74, 321}, formats[] = {SPARSE_MLA_FP8_DS_MLA, SPARSE_MLA_FLAT_BF16};
-    int cases = 0;
-    for (size_t shape = 0; shape < sizeof shapes / sizeof *shapes; shape++)
-        for (int rest = 0; rest < 3 * 2 * 2 * 2 * 2; rest++) {
-            const int b = batches[rest % 3], s_q = rest / 3 % 2 ? 3 : 1, heads = rest / 6 % 2 ? 128 : 64;
-            const bool corner = shape >= 8;
-            const struct spec spec = {.tokens = b * s_q,
-                                      .q_len = s_q,
-                                      .heads = heads,
-                                      .latent = 512,
-                                      .rope = 64,
-                                      .format = formats[rest / 24],
-                                      .slots = shapes[shape][0],
-                                      .topk = shapes[shape][1],
-                                      .page_size = shapes[shape][2],
-                                      .clamp = true,
-                                      .key_size = 0.1,
-                                      .scales = SCALES_POW2,
-                                      .masked = corner ? 1 : 0.05,
-                                      .sink = rest / 12 % 2,
-                                      .lengths = rest / 12 % 2,
-                                      .seed = (uint64_t)rest};
-            if (corner && b != 4)
-                continue;
-            const struct errors e = runner_case(0, &spec, 3, 3.0e-3);
-            cases++;
-            if (e.flashmla_bad || e.flashmla_lse_bad || e.cosine >= 5e-6)
-                fail_msg("case %zu/%d: %ld elements, %ld lse outside, cosine %.1e", shape, rest, e.flashmla_bad,
-                         e.flashmla_lse_bad, e.cosine);
-        }
-    print_message("%d cases of FlashMLA's decode grid\n", cases);
+#define SCALES(kind)                                                                                                   \
+    {                                                                                                                  \
+        .latent = 512, .rope = 64, .tokens = 2, .main.topk = 2048, .scales = kind                                      \
+    }
+#define SCALES_F32(kind)                                                                                               \
+    {                                                                                                                  \
+        .latent = 512, .rope = 64, .tokens = 2, .main.topk = 2048, .scales = kind, .out_dtype = SPARSE_MLA_F32         \
+    }
+#define SCALES_V4(kind) V4(.tokens = 2, .main.topk = 2048, .scales = kind, .out_dtype = SPARSE_MLA_F32)
+    static const struct row rows[] = {
+        {"scales amax", SCALES(SCALES_AMAX)},
+        {"scales pow2", SCALES(SCALES_POW2)},
+        {"groups 2^-20..2^20", SCALES(SCALES_GROUPS)},
+        {"all 2^60", SCALES(SCALES_UP)},
+        {"all 2^-60", SCALES(SCALES_DOWN)},
+        {"keys 2^-20..2^20", SCALES(SCALES_KEYS)},
+        {"scales amax, f32", SCALES_F32(SCALES_AMAX)},
+        {"scales pow2, f32", SCALES_F32(SCALES_POW2)},
+        {"groups 2^-20..2^20, f32", SCALES_F32(SCALES_GROUPS)},
+        {"all 2^60, f32", SCALES_F32(SCALES_UP)},
+        {"all 2^-60, f32", SCALES_F32(SCALES_DOWN)},
+        {"keys 2^-20..2^20, f32", SCALES_F32(SCALES_KEYS)},
+        {"v4 groups 2^-20..2^20, f32", SCALES_V4(SCALES_GROUPS)},
+        {"v4 all 2^60, f32", SCALES_V4(SCALES_UP)},
+        {"v4 all 2^-60, f32", SCALES_V4(SCALES_DOWN)},
+        {"v4 keys 2^-20..2^20, f32", SCALES_V4(SCALES_KEYS)},
+    };
+    run_rows(ROWS(rows), 3);
 }
 
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_heads),
+        cmocka_unit_test(test_v4),
+        cmocka_unit_test(test_queries),
         cmocka_unit_test(test_scales),
-        cmocka_unit_test(test_flashmla_grid),
     };
     runner_open();
     if (argc > 1)
