@@ -351,10 +351,7 @@ SMLA_FN void add_values(output_fragments &out, const weights &w, const u8 *tile,
             for (int n = 0; n < N_TILES; n++)
 #pragma unroll
                 for (int set = 0; set < WEIGHT_SETS; set++)
-                    if (F16)
-                        mma_f16(out.of[i][n], a, b[set][n]);
-                    else
-                        mma_bf16(out.of[i][n], a, b[set][n]);
+                    mma_latent(out.of[i][n], a, b[set][n]);
         }
     }
 }

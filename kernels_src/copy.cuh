@@ -145,11 +145,19 @@ SMLA_FN u64 *empty_barrier(int stage)
 {
     return full_barrier(KEY_GROUPS * STAGES + stage);
 }
+// Of WIDENED stages: every warp of the ring has done its rows.
+SMLA_FN u64 *ready_barrier(int stage)
+{
+    return full_barrier(2 * KEY_GROUPS * STAGES + stage);
+}
 // Bit r: row r of the tile is a valid key.
 SMLA_FN u32 *mask_of(int stage)
 {
     return (u32 *)(shared_buffer() + MASKS_AT) + stage;
 }
+
+// Whether lanes copy 16 bytes, or fewer, at a time: everything, V4's scales, or the rows of Q8, which are aligned to 4 bytes.
+constexpr bool LANE_COPIES = !SMLA_BULK || V4 || Q8;
 
 // Before the block's first barrier.
 SMLA_FN void init_rings()
@@ -157,8 +165,9 @@ SMLA_FN void init_rings()
     const int i = thread_index();
     if (i >= KEY_GROUPS * STAGES)
         return;
-    mbarrier_init(full_barrier(i), SMLA_BULK || CONVERTED ? 1 : 33); // 33: every lane's copies and lane 0's mask
+    mbarrier_init(full_barrier(i), LANE_COPIES ? 33 : 1); // 33: every lane's copies, and lane 0
     mbarrier_init(empty_barrier(i), RING_WARPS);
+    mbarrier_init(ready_barrier(i), RING_WARPS);
     mbarrier_init_fence();
 }
 
@@ -168,54 +177,111 @@ SMLA_FN void zero_row(u8 *row, int lane)
         *(float4_t *)(row + unit * 16) = float4_t{0, 0, 0, 0};
 }
 
-// ---- rows that are converted on their way: 8 dims at a time
+// ---- copies
 
-constexpr int CONVERTED_UNITS = (LATENT + ROPE) / 8; // of a row
+// RAW_BYTES of every valid row, in units of UNIT bytes, a unit a lane. `apart`: as in copy_tile().
+template <int UNIT>
+SMLA_FN void copy_rows_by_lanes(u8 *tile, const row_place &place, u32 valid, bool apart, i64 rope_at, int lane)
+{
+    constexpr int UNITS = RAW_BYTES / UNIT; // of a row
+    // The whole warp takes every turn, for the shuffle.
+#pragma unroll 4
+    for (int first = 0; first < TILE * UNITS; first += 32) {
+        const int unit = first + lane, r = unit / UNITS, at = (unit - r * UNITS) * UNIT;
+        const u8 *source = (const u8 *)shuffle((i64)place.data, r & 15) + at;
+        if (apart && at >= ROPE_OFFSET)
+            source += rope_at - ROPE_OFFSET;
+        if (r < TILE && (valid >> r & 1))
+            copy_async<UNIT>(tile + r * ROW_BYTES + RAW_AT + at, source);
+    }
+}
+
+#if SMLA_BULK
+SMLA_FN void copy_rows_in_bulk(u8 *tile, const row_place &place, u32 valid, bool apart, i64 rope_at, u64 *barrier)
+{
+    const int bytes = apart ? ROPE_OFFSET : RAW_BYTES;
+    const bool elected = elect_lane();
+#pragma unroll 8
+    for (int r = 0; r < TILE; r++) {
+        const u8 *source = (const u8 *)shuffle((i64)place.data, r);
+        if (elected && (valid >> r & 1)) {
+            bulk_copy(tile + r * ROW_BYTES + RAW_AT, source, bytes, barrier);
+            if (apart)
+                bulk_copy(tile + r * ROW_BYTES + ROPE_OFFSET, source + rope_at, 2 * ROPE, barrier);
+        }
+    }
+}
+#endif
+
+SMLA_FN void zero_masked_rows(u8 *tile, u32 valid, int lane)
+{
+    for (int r = 0; r < TILE; r++)
+        if (!(valid >> r & 1))
+            zero_row(tile + r * ROW_BYTES, lane);
+}
+
+// Starts the copies of one tile into a free stage. Lanes 0 to 15 bring the place of their row. A masked row reads as zero,
+// scales included: its weight of zero alone would not do, since stale bytes may be NaN. A tile without a valid key is
+// left as it is and its mask says so. `rope_at`: from a row's latent to its rope.
+SMLA_FN void copy_tile(int stage, const row_place &place, i64 rope_at, int lane)
+{
+    u8 *tile = tile_of(stage);
+    u64 *full = full_barrier(stage);
+    const bool apart = !FP8 && !WIDENED && ROPE > 0 && rope_at != ROPE_OFFSET; // two pieces
+    const u32 valid = ballot(lane < TILE && place.data != nullptr);
+    if (lane == 0)
+        *mask_of(stage) = valid;
+    if (!WIDENED && valid != 0 && valid != 0xFFFF) {
+        zero_masked_rows(tile, valid, lane);
+        fence_bulk_copies();
+    }
+#if SMLA_BULK
+    if (!Q8) {
+        sync_warp();
+        if (lane == 0)
+            mbarrier_arrive_expect(full, count_bits(valid) * RAW_BYTES);
+        sync_warp();
+        copy_rows_in_bulk(tile, place, valid, apart, rope_at, full);
+        if (V4 && (valid >> lane & 1))
+            copy_async<8>(tile + lane * ROW_BYTES + ROW_READ, place.scales);
+        if (V4)
+            mbarrier_arrive_copies(full);
+        return;
+    }
+#endif
+    copy_rows_by_lanes<Q8 ? 4 : 16>(tile, place, valid, apart, rope_at, lane);
+    if (V4 && (valid >> lane & 1))
+        copy_async<8>(tile + lane * ROW_BYTES + ROW_READ, place.scales);
+    mbarrier_arrive_copies(full);
+    sync_warp(); // zeros
+    if (lane == 0)
+        mbarrier_arrive(full);
+}
+
+// ---- widening: e4m3, or q8_0, to 16-bit elements, 8 dims at a time
 
 struct raw_unit {
-    u32 word[4];
+    u32 word[2];
     u32 scale;
 };
 
-// 4 bytes at an even address.
-SMLA_FN u32 load_unaligned(const u8 *from)
+SMLA_FN raw_unit read_raw_unit(const u8 *row, int unit)
 {
-    const u16 *half = (const u16 *)from;
-    return (u32)load_constant(half) | (u32)load_constant(half + 1) << 16;
-}
-
-SMLA_FN raw_unit load_raw_unit(const row_place &row, int unit)
-{
-    constexpr int ROPE_UNIT = V4 ? SMLA_LATENT / 8 : CONVERTED_UNITS; // from here on: bf16
+    const u8 *from = row + RAW_AT + unit * 8;
     raw_unit raw = {};
     if (Q8) {
-        const u8 *block = row.data + unit / 4 * 34;
-        raw.scale = load_constant((const u16 *)block);
-        raw.word[0] = load_unaligned(block + 2 + unit % 4 * 8);
-        raw.word[1] = load_unaligned(block + 6 + unit % 4 * 8);
-        return raw;
-    }
-    const u8 *from = row.data + unit * 8 + (unit >= ROPE_UNIT ? (unit - ROPE_UNIT) * 8 : 0);
-    const word_pair first = load_constant_8(from);
-    raw.word[0] = first.x;
-    raw.word[1] = first.y;
-    if (V4 && unit >= ROPE_UNIT) {
-        const word_pair second = load_constant_8(from + 8);
-        raw.word[2] = second.x;
-        raw.word[3] = second.y;
-        raw.scale = ~0u;
-    } else if (V4) {
-        raw.scale = load_constant(row.scales + unit / 8);
+        const u16 *block = (const u16 *)(row + RAW_AT + unit / 4 * 34), *value = block + 1 + unit % 4 * 4;
+        raw.scale = block[0];
+        raw.word[0] = (u32)value[0] | (u32)value[1] << 16;
+        raw.word[1] = (u32)value[2] | (u32)value[3] << 16;
+    } else {
+        const word_pair both = *(const word_pair *)from;
+        raw.word[0] = both.x;
+        raw.word[1] = both.y;
+        if (V4)
+            raw.scale = row[ROW_READ + unit / 8];
     }
     return raw;
-}
-
-// Four e4m3 to two words of bf16, times a power of two.
-SMLA_FN void convert_v4(u32 *out, u32 bytes, float scale)
-{
-    const u32 low = e4m3_low_to_f16x2(bytes), high = e4m3_high_to_f16x2(bytes);
-    out[0] = pack_bf16(f16_low(low) * scale, f16_high(low) * scale);
-    out[1] = pack_bf16(f16_low(high) * scale, f16_high(high) * scale);
 }
 
 SMLA_FN float int8_of(u32 word, int byte)
@@ -223,116 +289,72 @@ SMLA_FN float int8_of(u32 word, int byte)
     return (float)(signed char)(word >> 8 * byte);
 }
 
-SMLA_FN void convert_q8(u32 *out, u32 bytes, float scale)
+// Four elements to two words.
+SMLA_FN void widen(u32 *out, u32 bytes, u32 scale)
 {
-    out[0] = pack_f16(int8_of(bytes, 0) * scale, int8_of(bytes, 1) * scale);
-    out[1] = pack_f16(int8_of(bytes, 2) * scale, int8_of(bytes, 3) * scale);
-}
-
-// To 16 bytes of a row in shared memory.
-SMLA_FN void convert_unit(u32 (&out)[4], const raw_unit &raw)
-{
-    for (int i = 0; i < 2; i++) {
-        if (Q8) {
-            convert_q8(out + 2 * i, raw.word[i], f16_low(raw.scale));
-        } else if (E4M3) {
-            out[2 * i] = e4m3_low_to_f16x2(raw.word[i]);
-            out[2 * i + 1] = e4m3_high_to_f16x2(raw.word[i]);
-        } else if (raw.scale == ~0u) {
-            out[2 * i] = raw.word[2 * i];
-            out[2 * i + 1] = raw.word[2 * i + 1];
-        } else {
-            convert_v4(out + 2 * i, raw.word[i], ue8m0_to_float(raw.scale));
-        }
-    }
-}
-
-// Lanes 0 to 15 bring the place of their row. Rows that are masked become zero.
-SMLA_FN void convert_tile(u8 *tile, const row_place &row, u32 valid, int lane)
-{
-    constexpr int BATCH = 4; // loads under way
-#pragma unroll 1
-    for (int first = lane; first - lane < TILE * CONVERTED_UNITS; first += 32 * BATCH) {
-        raw_unit raw[BATCH];
-#pragma unroll
-        for (int i = 0; i < BATCH; i++) {
-            const int r = (first + 32 * i) / CONVERTED_UNITS, unit = first + 32 * i - r * CONVERTED_UNITS;
-            const row_place source = {(const u8 *)shuffle((i64)row.data, r & 15),
-                                      V4 ? (const u8 *)shuffle((i64)row.scales, r & 15) : nullptr};
-            raw[i] = raw_unit{};
-            if (r < TILE && (valid >> r & 1))
-                raw[i] = load_raw_unit(source, unit);
-        }
-#pragma unroll
-        for (int i = 0; i < BATCH; i++) {
-            const int r = (first + 32 * i) / CONVERTED_UNITS, unit = first + 32 * i - r * CONVERTED_UNITS;
-            u32 out[4];
-            convert_unit(out, raw[i]);
-            if (r < TILE)
-                *(word_quad *)(tile + r * ROW_BYTES + unit * 16) = word_quad{out[0], out[1], out[2], out[3]};
-        }
-    }
-}
-
-// ---- tiles
-
-// Starts the copies of one tile into a free stage. Lanes 0 to 15 bring the place of their row. A masked row reads as zero,
-// scales included: its weight of zero alone would not do, since stale bytes may be NaN. A tile without a valid key is
-// left as it is and its mask says so. `any_row` stands for masked sources, of which nothing is read. `rope_at`: from a
-// row's latent to its rope.
-SMLA_FN void copy_tile(int stage, const row_place &place, const u8 *any_row, i64 rope_at, int lane)
-{
-    u8 *tile = tile_of(stage);
-    const u32 valid = ballot(lane < TILE && place.data != nullptr);
-    if (lane == 0)
-        *mask_of(stage) = valid;
-    if (CONVERTED) {
-        if (valid != 0)
-            convert_tile(tile, place, valid, lane);
-        sync_warp();
-        if (lane == 0)
-            mbarrier_arrive(full_barrier(stage));
+    if (Q8) {
+        const float d = f16_low(scale);
+        out[0] = pack_f16(int8_of(bytes, 0) * d, int8_of(bytes, 1) * d);
+        out[1] = pack_f16(int8_of(bytes, 2) * d, int8_of(bytes, 3) * d);
         return;
     }
-    const bool apart = !FP8 && ROPE > 0 && rope_at != ROPE_OFFSET;
-    const u8 *row = place.data ? place.data : any_row;
-#if SMLA_BULK
-    if (valid != 0 && valid != 0xFFFF) {
-        for (int r = 0; r < TILE; r++)
-            if (!(valid >> r & 1))
-                zero_row(tile + r * ROW_BYTES, lane);
-        fence_bulk_copies();
+    out[0] = e4m3_low_to_f16x2(bytes);
+    out[1] = e4m3_high_to_f16x2(bytes);
+    if (V4) {
+        const float by = ue8m0_to_float(scale);
+        for (int i = 0; i < 2; i++)
+            out[i] = pack_bf16(f16_low(out[i]) * by, f16_high(out[i]) * by);
     }
+}
+
+// ROWS rows of a tile, from `first` on, RING_WARPS apart. Everything is read before anything is written.
+template <int ROWS> SMLA_FN void widen_rows(u8 *tile, u32 valid, int first, int lane)
+{
+    constexpr int TURNS = (WIDENED_UNITS + 31) / 32;
+    raw_unit raw[ROWS][TURNS];
+#pragma unroll
+    for (int i = 0; i < ROWS; i++)
+#pragma unroll
+        for (int turn = 0; turn < TURNS; turn++) {
+            const int r = first + i * RING_WARPS, unit = turn * 32 + lane;
+            raw[i][turn] = {};
+            if (unit < WIDENED_UNITS && r < TILE && (valid >> r & 1))
+                raw[i][turn] = read_raw_unit(tile + r * ROW_BYTES, unit);
+        }
     sync_warp();
-    if (lane == 0)
-        mbarrier_arrive_expect(full_barrier(stage), count_bits(valid) * ROW_READ);
-    sync_warp();
-    const bool elected = elect_lane();
-    const int bytes = apart ? ROPE_OFFSET : ROW_READ;
-#pragma unroll 8
-    for (int r = 0; r < TILE; r++) {
-        const u8 *source = (const u8 *)shuffle((i64)row, r);
-        if (elected && (valid >> r & 1)) {
-            bulk_copy(tile + r * ROW_BYTES, source, bytes, full_barrier(stage));
-            if (apart)
-                bulk_copy(tile + r * ROW_BYTES + ROPE_OFFSET, source + rope_at, 2 * ROPE, full_barrier(stage));
+#pragma unroll
+    for (int i = 0; i < ROWS; i++) {
+        const int r = first + i * RING_WARPS;
+        u8 *row = tile + r * ROW_BYTES;
+        if (r >= TILE)
+            break;
+        if (!(valid >> r & 1)) {
+            zero_row(row, lane);
+            continue;
+        }
+#pragma unroll
+        for (int turn = 0; turn < TURNS; turn++) {
+            const int unit = turn * 32 + lane;
+            u32 out[4];
+            widen(out, raw[i][turn].word[0], raw[i][turn].scale);
+            widen(out + 2, raw[i][turn].word[1], raw[i][turn].scale);
+            if (unit < WIDENED_UNITS)
+                *(word_quad *)(row + unit * 16) = word_quad{out[0], out[1], out[2], out[3]};
         }
     }
-#else
-    if (valid != 0) {
-        // The whole warp takes every turn, for the shuffle.
-#pragma unroll 4
-        for (int first = 0; first < TILE * ROW_UNITS; first += 32) {
-            const int unit = first + lane, r = unit / ROW_UNITS, at = (unit - r * ROW_UNITS) * 16;
-            const u8 *source = (const u8 *)shuffle((i64)row, r & 15) + at;
-            if (apart && at >= ROPE_OFFSET)
-                source += rope_at - ROPE_OFFSET;
-            if (unit < TILE * ROW_UNITS)
-                copy16(tile + r * ROW_BYTES + at, source, valid >> r & 1 ? 16 : 0);
-        }
-    }
-    mbarrier_arrive_copies(full_barrier(stage));
+}
+
+// This warp's rows of a tile that has landed.
+SMLA_FN void widen_tile(int stage, u32 phase, int rank, int lane)
+{
+    constexpr int ROWS = RING_WARPS < 8 ? 2 : TILE / RING_WARPS;
+    mbarrier_wait(full_barrier(stage), phase);
+    const u32 valid = *mask_of(stage);
+    if (valid != 0)
+        for (int first = rank; first < TILE; first += ROWS * RING_WARPS)
+            widen_rows<ROWS>(tile_of(stage), valid, first, lane);
+    fence_bulk_copies();
+    sync_warp();
     if (lane == 0)
-        mbarrier_arrive(full_barrier(stage));
-#endif
+        mbarrier_arrive(ready_barrier(stage));
 }

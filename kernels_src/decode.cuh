@@ -242,8 +242,7 @@ SMLA_FN void copy_next(tile_walk &walk, const smla_params &p, const key_range &k
     const int index = walk.index, which = cache_of_column(keys, first_column(walk, keys, tile));
     walk.index = walk.later;
     walk.later = load_index(walk, keys, tile + 2 * RING_WARPS, lane);
-    copy_tile(walk.first_stage + stage, place_of_row(p, keys, which, index), p.cache[which].data, p.cache[which].rope_at,
-              lane);
+    copy_tile(walk.first_stage + stage, place_of_row(p, keys, which, index), p.cache[which].rope_at, lane);
 }
 
 SMLA_FN tile_walk start_walk(const key_range &keys, int warp, int lane)
@@ -271,6 +270,8 @@ SMLA_FN void walk_tiles(output_fragments &out, const query_fragments &q, tile_wa
                         const key_range &keys, bool active, const warp_place &at)
 {
     int stage = 0, phase = 0, parity = 0;
+    if (WIDENED && WIDEN_AHEAD == 1 && walk.tiles > 0)
+        widen_tile(walk.first_stage, 0, walk.rank, at.lane);
     for (int tile = 0; tile < walk.tiles; tile++) {
         const int ahead = tile + COPY_AHEAD;
         if (ahead >= STAGES && ahead < walk.tiles && ahead % RING_WARPS == walk.rank) {
@@ -280,7 +281,12 @@ SMLA_FN void walk_tiles(output_fragments &out, const query_fragments &q, tile_wa
             copy_next(walk, p, keys, ahead, refill, at.lane);
         }
         const int here = walk.first_stage + stage;
-        mbarrier_wait(full_barrier(here), phase);
+        if (WIDENED && tile + WIDEN_AHEAD < walk.tiles) {
+            const bool wrapped = stage + WIDEN_AHEAD == STAGES;
+            const int next = wrapped ? 0 : stage + WIDEN_AHEAD;
+            widen_tile(walk.first_stage + next, wrapped ? phase ^ 1 : phase, walk.rank, at.lane);
+        }
+        mbarrier_wait(WIDENED ? ready_barrier(here) : full_barrier(here), phase);
         const u32 valid = *mask_of(here);
         if (active && valid) {
             attend_tile(out, q, tile_of(here), valid, parity, at, p.scale_log2);

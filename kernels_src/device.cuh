@@ -6,6 +6,8 @@
 #define SMLA_FN static __device__ __forceinline__
 #define SMLA_KERNEL(name, threads, blocks_per_sm)                                                                      \
     extern "C" __global__ void __launch_bounds__(threads, blocks_per_sm) name(const __grid_constant__ smla_params p)
+#define SMLA_TOOL_KERNEL(name, params, threads)                                                                        \
+    extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ params p)
 
 // Whether rows come by bulk copies or 16 bytes at a time.
 #define SMLA_BULK (SMLA_PROFILE >= 3)
@@ -167,18 +169,24 @@ SMLA_FN void fence_bulk_copies()
 SMLA_FN void mbarrier_init_fence()
 {
 }
-// 16 bytes, of which `bytes` (16 or 0) are read and the rest is zero.
-SMLA_FN void copy16(void *shared, const void *global, int bytes)
+SMLA_FN void fence_bulk_copies()
 {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(global), "r"(bytes)
-                 : "memory");
 }
-// One arrival once all earlier copy16() of this thread have landed.
+#endif
+// 4, 8 or 16 bytes.
+template <int BYTES> SMLA_FN void copy_async(void *shared, const void *global)
+{
+    if (BYTES == 16)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(shared)), "l"(global) : "memory");
+    else
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(shared_address(shared)), "l"(global), "n"(BYTES)
+                     : "memory");
+}
+// One arrival once all earlier copy_async() of this thread have landed.
 SMLA_FN void mbarrier_arrive_copies(u64 *barrier)
 {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
-#endif
 
 // ---- clusters: blocks (token, part) .. that run at the same time and read each other's shared memory
 

@@ -16,19 +16,17 @@
 //     O^T [dims x heads]    += V^T [dims x 16 keys] . P^T          A: ldmatrix.trans of the same rows; B: C of S^T,
 //                                                                     transposed in registers
 //
-// fp8 rows: a 32-bit word of ldmatrix holds 4 neighbouring dims 4t..4t+3. They become k 2t, 2t+1, 2t+8, 2t+9, and Q is
+// e4m3 rows: a 32-bit word of ldmatrix holds 4 neighbouring dims 4t..4t+3. They become k 2t, 2t+1, 2t+8, 2t+9, and Q is
 // stored in that order, so no lane exchanges anything. Transposed, a word holds dims 2g, 2g+1 of two keys; dim 2g goes
 // to output row g and 2g+1 to row g+8.
 
-// Records, by value of sparse_mla_format. Those that CONVERTED names become rows of 16-bit elements while they are copied,
-// so that everything after the copy knows three kinds of rows: e4m3 with float32 scales, bf16 and f16.
+// Records, by value of sparse_mla_format.
 constexpr bool FP8 = SMLA_FORMAT == 0;
 constexpr bool E4M3 = SMLA_FORMAT == 4; // exact in f16
 constexpr bool V4 = SMLA_FORMAT == 5;   // exact in bf16
 constexpr bool Q8 = SMLA_FORMAT == 6;   // rounded to f16
-constexpr bool CONVERTED = E4M3 || V4 || Q8;
 constexpr bool BF16 = SMLA_FORMAT == 2 || V4;
-constexpr bool F16 = SMLA_FORMAT == 3 || E4M3 || Q8;
+constexpr bool F16 = SMLA_FORMAT == 3 || E4M3 || Q8; // not the rope of FP8, which is bf16
 
 // "Latent" are the dims that are key and value. V4's rope is both.
 constexpr int LATENT = V4 ? SMLA_LATENT + SMLA_ROPE : SMLA_LATENT;
@@ -46,6 +44,11 @@ constexpr int DIM_SPLIT = SMLA_DIM_SPLIT;
 constexpr int KEY_GROUPS = SMLA_KEY_GROUPS;
 constexpr int STAGES = SMLA_STAGES;
 constexpr int TOPK_MAX = SMLA_TOPK_MAX; // 0: any
+
+// Products read rows of e4m3 (FP8, converted at each use) or of 16-bit elements. What comes in as neither is WIDENED in
+// place, once, by the warps that share a ring. FP8 is not: its rows would take twice the shared memory and bandwidth,
+// which costs more than the conversions (64 heads: 1.24 times the time on an H200).
+constexpr bool WIDENED = E4M3 || V4 || Q8;
 
 constexpr int TILE = 16; // keys
 constexpr int N_TILES = DIM_SPLIT;
@@ -72,6 +75,14 @@ constexpr int ROW_UNITS = ROW_READ / 16;
 constexpr int ROW_BYTES = (ROW_UNITS | 1) * 16;
 constexpr int TILE_BYTES = TILE * ROW_BYTES;
 
+// What is copied of a record ends where its row does, so that what is not widened (the rope of V4) lies where it belongs.
+// The scales of V4 lie behind the row.
+constexpr int RAW_BYTES = Q8 ? (LATENT + ROPE) / 32 * 34 : E4M3 ? LATENT + ROPE : V4 ? SMLA_LATENT + 2 * SMLA_ROPE
+                                                                          : ROW_READ;
+constexpr int RAW_AT = ROW_READ - RAW_BYTES;
+constexpr int WIDENED_UNITS = (V4 ? SMLA_LATENT : LATENT + ROPE) / 8; // of 8 dims
+static_assert(!V4 || ROW_BYTES >= ROW_READ + 8, "scales of V4");
+
 // Up to so many parts of a token are a cluster (where there are clusters).
 constexpr int MAX_CLUSTER = 16;
 
@@ -79,6 +90,9 @@ constexpr int MAX_CLUSTER = 16;
 // one; where several share a ring, refilling the last one would make the copying warp wait for the slowest.
 constexpr int REFILL_LAG = RING_WARPS == 1 || STAGES < 5 ? 1 : STAGES < 8 ? 2 : 3;
 constexpr int COPY_AHEAD = STAGES - REFILL_LAG;
+
+// Where several warps widen, they do so a tile ahead, not to wait for each other.
+constexpr int WIDEN_AHEAD = RING_WARPS == 1 || STAGES < 3 ? 0 : 1;
 
 // Shared memory, in this order. src/variant.c computes the same total.
 constexpr int RING_AT = 0;
@@ -93,8 +107,8 @@ constexpr int VALUE_FACTOR_AT = QUERY_LOW_AT + 2 * (LATENT_TERMS - 1) * HEADS * 
 constexpr int REFERENCE_AT = VALUE_FACTOR_AT + 4 * WARPS * 32;          // [warp][head of group]
 constexpr int SUM_AT = REFERENCE_AT + 4 * WARPS * GROUP_HEADS;          // [warp][lane][n][c]
 constexpr int STATS_AT = SUM_AT + 4 * WARPS * 32 * 2 * N_TILES;         // [warp][head of group] head_total
-constexpr int BARRIERS_AT = STATS_AT + 8 * WARPS * GROUP_HEADS;   // full, then empty: [key group][stage]
-constexpr int MASKS_AT = BARRIERS_AT + 16 * KEY_GROUPS * STAGES; // [key group][stage]
+constexpr int BARRIERS_AT = STATS_AT + 8 * WARPS * GROUP_HEADS;   // full, empty, ready: [key group][stage]
+constexpr int MASKS_AT = BARRIERS_AT + 24 * KEY_GROUPS * STAGES; // [key group][stage]
 constexpr int PART_LSE_AT = MASKS_AT + 4 * KEY_GROUPS * STAGES; // [head], of this block's part
 constexpr int WEIGHTS_AT = PART_LSE_AT + 4 * HEADS;               // [head][part of the cluster]
 constexpr int FLAG_AT = WEIGHTS_AT + 4 * HEADS * MAX_CLUSTER;

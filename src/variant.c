@@ -42,8 +42,8 @@ int smla_variant_heads(const struct smla_variant *v)
 
 int smla_variant_tile_bytes(const struct smla_variant *v)
 {
-    const int read =
-        v->format == SPARSE_MLA_FP8_DS_MLA ? v->latent_dim + 16 + 2 * v->rope_dim : 2 * (v->latent_dim + v->rope_dim);
+    const bool fp8 = v->format == SPARSE_MLA_FP8_DS_MLA;
+    const int read = v->latent_dim * (fp8 ? 1 : 2) + (fp8 ? 4 * SCALE_GROUPS : 0) + 2 * v->rope_dim;
     return SMLA_TILE * 16 * (read / 16 | 1);
 }
 
@@ -76,7 +76,7 @@ int smla_variant_shared_bytes(const struct smla_variant *v)
     const int value_factors = 4 * warps * 32;
     const int softmax = 4 * warps * (group_heads + 32 * 2 * v->dim_split + 2 * group_heads);
     const int merge = 4 * heads * (1 + SMLA_MAX_CLUSTER);
-    const int barriers = (16 + 4) * v->key_groups * v->stages;
+    const int barriers = (24 + 4) * v->key_groups * v->stages;
     return ring_bytes(v) + exchange + query_factors + queries + value_factors + softmax + barriers + merge + 16;
 }
 
