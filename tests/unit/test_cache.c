@@ -222,6 +222,7 @@ static void what_others_may_write_is_not_used(void **state)
 
     assert_int_equal(chmod(path, 0620), 0);
     refuse(&cache);
+    assert_true(fake_logged(".cubin is not used: others than its owner may write to it"));
     assert_int_equal(chmod(path, 0602), 0);
     refuse(&cache);
     assert_int_equal(chmod(path, 0644), 0);
@@ -233,9 +234,11 @@ static void what_others_may_write_is_not_used(void **state)
     assert_int_equal(rename(path, elsewhere), 0);
     assert_int_equal(symlink(elsewhere, path), 0);
     refuse(&cache);
+    assert_true(fake_logged(".cubin is not used: it is a symbolic link"));
     assert_int_equal(unlink(path), 0);
     assert_int_equal(mkfifo(path, 0600), 0);
     refuse(&cache);
+    assert_true(fake_logged(".cubin is not used: it is not a regular file"));
     assert_int_equal(unlink(path), 0);
     assert_int_equal(mkdir(path, 0700), 0);
     refuse(&cache);
