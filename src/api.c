@@ -6,7 +6,6 @@
 #include "launch.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 
 /* Everything that a call on the CUDA backend is made of. */
 struct prepared {
@@ -46,12 +45,13 @@ static sparse_mla_status plan_call(sparse_mla_context *context, struct prepared 
 
 static sparse_mla_status launch(sparse_mla_context *context, const struct prepared *p)
 {
+    const struct smla_program program = smla_program_of_variant(&p->plan.variant);
     struct smla_kernel kernel;
     struct smla_params params;
     sparse_mla_status status = smla_launch_check(&p->call, &p->plan);
     if (status == SPARSE_MLA_OK)
-        status = smla_jit_get(&context->jit, &context->driver, &p->place, &p->plan.variant, p->facts.compute_capability,
-                              &kernel);
+        status =
+            smla_jit_get(&context->jit, &context->driver, &p->place, &program, p->facts.compute_capability, &kernel);
     if (status != SPARSE_MLA_OK)
         return status;
     smla_launch_params(&params, &p->call, &p->plan);
@@ -81,8 +81,11 @@ sparse_mla_status sparse_mla_decode_prepare(sparse_mla_context *context, const s
     if (status != SPARSE_MLA_OK || p.call.args.num_tokens == 0 || context->backend == SPARSE_MLA_BACKEND_HOST)
         return status;
     status = plan_call(context, &p, stream);
-    for (int n = 0; status == SPARSE_MLA_OK && smla_plan_variant(&p.call, &p.facts, context->profile, n, &variant); n++)
-        status = smla_jit_get(&context->jit, &context->driver, &p.place, &variant, p.facts.compute_capability, &kernel);
+    for (int n = 0; status == SPARSE_MLA_OK && smla_plan_variant(&p.call, &p.facts, context->profile, n, &variant);
+         n++) {
+        const struct smla_program program = smla_program_of_variant(&variant);
+        status = smla_jit_get(&context->jit, &context->driver, &p.place, &program, p.facts.compute_capability, &kernel);
+    }
     return status;
 }
 
@@ -122,6 +125,7 @@ sparse_mla_status sparse_mla_workspace_init(sparse_mla_context *context, void *w
 static void describe_plan(sparse_mla_context *context, const struct prepared *p, sparse_mla_plan_info *info)
 {
     const struct smla_plan *plan = &p->plan;
+    const struct smla_program program = smla_program_of_variant(&plan->variant);
     int registers;
     smla_variant_name(&plan->variant, info->variant);
     info->grid_x = plan->grid_x;
@@ -132,7 +136,7 @@ static void describe_plan(sparse_mla_context *context, const struct prepared *p,
     info->blocks_per_sm = (uint32_t)plan->variant.blocks_per_sm;
     info->stages = (uint32_t)(plan->variant.stages * plan->variant.key_groups);
     info->workspace_bytes = plan->workspace_bytes;
-    info->cached = smla_jit_peek(&context->jit, &p->place, &plan->variant, p->facts.compute_capability, &registers);
+    info->cached = smla_jit_peek(&context->jit, &p->place, &program, p->facts.compute_capability, &registers);
     info->registers = (uint32_t)registers;
 }
 
@@ -168,20 +172,6 @@ sparse_mla_status sparse_mla_decode_explain(sparse_mla_context *context, const s
     return SPARSE_MLA_OK;
 }
 
-/* "sm_120" -> 120 */
-static sparse_mla_status parse_target(const char *target, int *capability)
-{
-    const char *digits = target && strncmp(target, "sm_", 3) == 0 ? target + 3 : "";
-    size_t length = strspn(digits, "0123456789");
-    if (length < 2 || length > 3 || digits[length] || digits[0] == '0')
-        return smla_fail(SPARSE_MLA_INVALID_ARGUMENT, "target is \"%s\"; allowed: \"sm_\" and a number, as in sm_120",
-                         target ? target : "NULL");
-    *capability = atoi(digits);
-    if (smla_profile_of(*capability) == SPARSE_MLA_PROFILE_AUTO)
-        return smla_fail(SPARSE_MLA_UNSUPPORTED, "target is \"%s\"; sm_80 or higher is needed", target);
-    return SPARSE_MLA_OK;
-}
-
 /* What the planner asks of a device, for one that is not here. Variants do not depend on the SM count. */
 static struct smla_device_facts facts_of_target(int capability)
 {
@@ -197,7 +187,7 @@ sparse_mla_status sparse_mla_warm(sparse_mla_context *context, const sparse_mla_
     int capability = 0;
     sparse_mla_status status = check_call(context, &p.call, args, SMLA_CHECK_SHAPES);
     if (status == SPARSE_MLA_OK)
-        status = parse_target(target, &capability);
+        status = smla_check_target(target, &capability);
     if (status == SPARSE_MLA_OK)
         status = smla_cache_require(&context->cache);
     if (status != SPARSE_MLA_OK || p.call.args.num_tokens == 0)
@@ -206,8 +196,11 @@ sparse_mla_status sparse_mla_warm(sparse_mla_context *context, const sparse_mla_
     int driver_version = smla_context_driver(context) == SPARSE_MLA_OK ? context->driver.version : 0;
     p.facts = facts_of_target(capability);
     status = smla_plan_make(&p.plan, &p.call, &p.facts, context->profile);
-    for (int n = 0; status == SPARSE_MLA_OK && smla_plan_variant(&p.call, &p.facts, context->profile, n, &variant); n++)
-        status = smla_jit_warm(&context->jit, &variant, capability, driver_version);
+    for (int n = 0; status == SPARSE_MLA_OK && smla_plan_variant(&p.call, &p.facts, context->profile, n, &variant);
+         n++) {
+        const struct smla_program program = smla_program_of_variant(&variant);
+        status = smla_jit_warm(&context->jit, &program, capability, driver_version);
+    }
     return status;
 }
 

@@ -2,8 +2,10 @@
 #include "check.h"
 
 #include "format.h"
+#include "plan.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 /* Of bytes or of elements of up to 8 bytes. Addresses of 64 bits then hold the sum of three such spans. */
 #define SPAN_MAX 0x1p58
@@ -176,4 +178,17 @@ sparse_mla_status smla_check_record(sparse_mla_cache *cache, int32_t latent_dim,
         return smla_fail(SPARSE_MLA_INVALID_ARGUMENT, "%stensor_scale is %g: it must be finite", where,
                          (double)cache->tensor_scale);
     return status;
+}
+
+sparse_mla_status smla_check_target(const char *target, int *capability)
+{
+    const char *digits = target && strncmp(target, "sm_", 3) == 0 ? target + 3 : "";
+    size_t length = strspn(digits, "0123456789");
+    if (length < 2 || length > 3 || digits[length] || digits[0] == '0')
+        return smla_fail(SPARSE_MLA_INVALID_ARGUMENT, "target is \"%s\"; allowed: \"sm_\" and a number, as in sm_120",
+                         target ? target : "NULL");
+    *capability = atoi(digits);
+    if (smla_profile_of(*capability) == SPARSE_MLA_PROFILE_AUTO)
+        return smla_fail(SPARSE_MLA_UNSUPPORTED, "target is \"%s\"; sm_80 or higher is needed", target);
+    return SPARSE_MLA_OK;
 }

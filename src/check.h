@@ -42,4 +42,7 @@ sparse_mla_status smla_check_stride(const char *where, const char *name, int64_t
 /* Format, dims, offsets, pages, slots and tensor scale of a cache; fills in both offsets. */
 sparse_mla_status smla_check_record(sparse_mla_cache *cache, int32_t latent_dim, int32_t rope_dim, const char *where);
 
+/* "sm_120" -> 120. UNSUPPORTED below sm_80. */
+sparse_mla_status smla_check_target(const char *target, int *capability);
+
 #endif

@@ -9,13 +9,13 @@
 #include <time.h>
 
 #define NO_CACHE_SINCE 12090
-#define HEADERS_MAX 16
+#define HEADERS_MAX 32
 #define LOG_LINE 400
 
-void smla_compile_options(struct smla_options_list *options, const struct smla_variant *variant)
+void smla_compile_options(struct smla_options_list *options, const struct smla_program *program)
 {
     memset(options, 0, sizeof *options);
-    options->count = smla_variant_defines(variant, options->text);
+    options->count = smla_program_defines(program, options->text);
     strcpy(options->text[options->count++], "--std=c++17");
     strcpy(options->text[options->count++], "-minimal");
 }
@@ -67,14 +67,14 @@ static sparse_mla_status nvrtc_fail(const struct smla_nvrtc *nvrtc, int result, 
                      result == SMLA_NVRTC_COMPILATION ? "; the log callback has its output" : "");
 }
 
-static int compile(const struct smla_nvrtc *nvrtc, struct _nvrtcProgram *program, const struct smla_variant *variant,
+static int compile(const struct smla_nvrtc *nvrtc, struct _nvrtcProgram *source, const struct smla_program *program,
                    int target)
 {
     struct smla_options_list list;
     const char *options[SMLA_OPTIONS_MAX + 4];
     char arch[32];
     int count = 0;
-    smla_compile_options(&list, variant);
+    smla_compile_options(&list, program);
     for (int i = 0; i < list.count; i++)
         options[count++] = list.text[i];
     snprintf(arch, sizeof arch, "-arch=sm_%d", target);
@@ -83,7 +83,7 @@ static int compile(const struct smla_nvrtc *nvrtc, struct _nvrtcProgram *program
     options[count++] = "-modify-stack-limit=false";
     if (nvrtc->version >= NO_CACHE_SINCE)
         options[count++] = "-no-cache";
-    return nvrtc->compile_program(program, count, options);
+    return nvrtc->compile_program(source, count, options);
 }
 
 static int take_cubin(const struct smla_nvrtc *nvrtc, struct _nvrtcProgram *program, struct smla_cubin *cubin)
@@ -118,25 +118,25 @@ static int create(const struct smla_nvrtc *nvrtc, struct _nvrtcProgram **program
 }
 
 sparse_mla_status smla_compile(const struct smla_nvrtc *nvrtc, const struct smla_log *log,
-                               const struct smla_variant *variant, int target, struct smla_cubin *cubin)
+                               const struct smla_program *program, int target, struct smla_cubin *cubin)
 {
     char name[SMLA_VARIANT_NAME_MAX];
-    struct _nvrtcProgram *program = NULL;
+    struct _nvrtcProgram *source = NULL;
     double start = seconds();
     memset(cubin, 0, sizeof *cubin);
-    smla_variant_name(variant, name);
+    smla_program_name(program, name);
 
-    int result = create(nvrtc, &program);
+    int result = create(nvrtc, &source);
     if (result != SMLA_NVRTC_SUCCESS)
         return nvrtc_fail(nvrtc, result, "start on", name);
     sparse_mla_status status = SPARSE_MLA_OK;
-    result = compile(nvrtc, program, variant, target);
-    log_output(nvrtc, log, program, result != SMLA_NVRTC_SUCCESS);
+    result = compile(nvrtc, source, program, target);
+    log_output(nvrtc, log, source, result != SMLA_NVRTC_SUCCESS);
     if (result != SMLA_NVRTC_SUCCESS)
         status = nvrtc_fail(nvrtc, result, "compile", name);
-    else if ((result = take_cubin(nvrtc, program, cubin)) != SMLA_NVRTC_SUCCESS)
+    else if ((result = take_cubin(nvrtc, source, cubin)) != SMLA_NVRTC_SUCCESS)
         status = nvrtc_fail(nvrtc, result, "hand over", name);
-    nvrtc->destroy_program(&program);
+    nvrtc->destroy_program(&source);
     if (status == SPARSE_MLA_OK)
         smla_log(log, SPARSE_MLA_LOG_INFO, "compiled %s for sm_%d with NVRTC %d.%d in %.2f s, %zu bytes", name, target,
                  nvrtc->version / 1000, nvrtc->version % 1000 / 10, seconds() - start, cubin->size);

@@ -11,10 +11,10 @@ struct loaded {
     struct smla_kernel kernel;
 };
 
-/* One variant for one compute capability. While `busy`, cubin, target and compiled belong to one thread. */
+/* One program for one compute capability. While `busy`, cubin, target and compiled belong to one thread. */
 struct smla_jit_slot {
     struct smla_jit_slot *next;
-    struct smla_variant variant;
+    struct smla_program program;
     int wanted; /* compute capability asked for */
 
     bool busy;
@@ -102,19 +102,19 @@ int smla_jit_nvrtc_version(struct smla_jit *jit, int driver_version)
     return nvrtc_ready(jit, driver_version) == SPARSE_MLA_OK ? jit->nvrtc.version : 0;
 }
 
-static void make_key(const struct smla_variant *variant, int target, struct smla_key *key)
+static void make_key(const struct smla_program *program, int target, struct smla_key *key)
 {
     char name[SMLA_VARIANT_NAME_MAX];
     struct smla_options_list options;
-    smla_variant_name(variant, name);
-    smla_compile_options(&options, variant);
+    smla_program_name(program, name);
+    smla_compile_options(&options, program);
     smla_key_make(key, smla_source_digest, target, &options, name);
 }
 
 static bool find_on_disk(struct smla_jit *jit, struct smla_jit_slot *slot, int target, bool again)
 {
     struct smla_key key;
-    make_key(&slot->variant, target, &key);
+    make_key(&slot->program, target, &key);
     if (!smla_cache_find(jit->cache, &key, again, &slot->cubin))
         return false;
     slot->target = target;
@@ -130,19 +130,19 @@ static sparse_mla_status find_lower(struct smla_jit *jit, struct smla_jit_slot *
     for (int target = slot->wanted - 1; !request->exact && target >= slot->wanted / 10 * 10; target--)
         if (find_on_disk(jit, slot, target, false))
             return SPARSE_MLA_OK;
-    smla_variant_name(&slot->variant, name);
+    smla_program_name(&slot->program, name);
     return smla_fail(status, "no cache holds %s for sm_%d, and %s", name, slot->wanted, sparse_mla_last_error());
 }
 
 static sparse_mla_status compile(struct smla_jit *jit, struct smla_jit_slot *slot, int target)
 {
     struct smla_key key;
-    sparse_mla_status status = smla_compile(&jit->nvrtc, jit->log, &slot->variant, target, &slot->cubin);
+    sparse_mla_status status = smla_compile(&jit->nvrtc, jit->log, &slot->program, target, &slot->cubin);
     if (status != SPARSE_MLA_OK)
         return status;
     slot->target = target;
     slot->compiled = true;
-    make_key(&slot->variant, target, &key);
+    make_key(&slot->program, target, &key);
     smla_cache_store(jit->cache, &key, &slot->cubin);
     return SPARSE_MLA_OK;
 }
@@ -173,11 +173,11 @@ static sparse_mla_status get_cubin(struct smla_jit *jit, struct smla_jit_slot *s
     if (trust_disk && find_on_disk(jit, slot, slot->wanted, false))
         return SPARSE_MLA_OK;
     if (request->no_compiling) {
-        smla_variant_name(&slot->variant, name);
+        smla_program_name(&slot->program, name);
         return smla_fail(SPARSE_MLA_NOT_READY, "%s for sm_%d is in no cache and is not compiled %s", name, slot->wanted,
                          request->no_compiling);
     }
-    make_key(&slot->variant, slot->wanted, &key);
+    make_key(&slot->program, slot->wanted, &key);
     int lock = smla_cache_lock(jit->cache, &key);
     sparse_mla_status status = compile_locked(jit, slot, request, trust_disk);
     smla_cache_unlock(jit->cache, lock);
@@ -190,7 +190,7 @@ static void drop_cubin(struct smla_jit *jit, struct smla_jit_slot *slot)
 {
     struct smla_key key;
     smla_log(jit->log, SPARSE_MLA_LOG_WARNING, "cached kernel dropped: %s", sparse_mla_last_error());
-    make_key(&slot->variant, slot->target, &key);
+    make_key(&slot->program, slot->target, &key);
     smla_cache_drop(jit->cache, &key);
     smla_cubin_free(&slot->cubin);
 }
@@ -200,13 +200,13 @@ static sparse_mla_status keep_on_disk(struct smla_jit *jit, const struct smla_ji
     char name[SMLA_VARIANT_NAME_MAX];
     struct smla_key key;
     struct smla_cubin cubin;
-    make_key(&slot->variant, slot->target, &key);
+    make_key(&slot->program, slot->target, &key);
     bool found = smla_cache_find(jit->cache, &key, true, &cubin);
     smla_cubin_free(&cubin);
     const char *reason = found ? NULL : smla_cache_store(jit->cache, &key, &slot->cubin);
     if (!reason)
         return SPARSE_MLA_OK;
-    smla_variant_name(&slot->variant, name);
+    smla_program_name(&slot->program, name);
     return smla_fail(SPARSE_MLA_CACHE_ERROR, "%s for sm_%d cannot be written to the cache directory %s: %s", name,
                      slot->target, jit->cache->dir, reason);
 }
@@ -217,7 +217,7 @@ static sparse_mla_status make_ready(struct smla_jit *jit, struct smla_jit_slot *
 {
     char name[SMLA_VARIANT_NAME_MAX];
     bool refused, trust_disk = true;
-    smla_variant_name(&slot->variant, name);
+    smla_program_name(&slot->program, name);
     if (request->exact && slot->target != slot->wanted)
         smla_cubin_free(&slot->cubin);
     for (;;) {
@@ -229,7 +229,7 @@ static sparse_mla_status make_ready(struct smla_jit *jit, struct smla_jit_slot *
         if (status != SPARSE_MLA_OK || !request->driver)
             return status;
         status = smla_kernel_load(request->driver, request->place, slot->cubin.data, name,
-                                  smla_variant_shared_bytes(&slot->variant), kernel, &refused);
+                                  smla_program_shared_bytes(&slot->program), kernel, &refused);
         if (!refused || slot->compiled)
             return status;
         drop_cubin(jit, slot);
@@ -239,19 +239,19 @@ static sparse_mla_status make_ready(struct smla_jit *jit, struct smla_jit_slot *
 
 /* ---- one thread per slot ---- */
 
-static struct smla_jit_slot *find_slot(const struct smla_jit *jit, const struct smla_variant *variant, int wanted)
+static struct smla_jit_slot *find_slot(const struct smla_jit *jit, const struct smla_program *program, int wanted)
 {
     struct smla_jit_slot *slot = jit->slots;
-    while (slot && (slot->wanted != wanted || memcmp(&slot->variant, variant, sizeof *variant) != 0))
+    while (slot && (slot->wanted != wanted || memcmp(&slot->program, program, sizeof *program) != 0))
         slot = slot->next;
     return slot;
 }
 
-static struct smla_jit_slot *find_or_add_slot(struct smla_jit *jit, const struct smla_variant *variant, int wanted)
+static struct smla_jit_slot *find_or_add_slot(struct smla_jit *jit, const struct smla_program *program, int wanted)
 {
-    struct smla_jit_slot *slot = find_slot(jit, variant, wanted);
+    struct smla_jit_slot *slot = find_slot(jit, program, wanted);
     if (!slot && (slot = calloc(1, sizeof *slot))) {
-        slot->variant = *variant;
+        slot->program = *program;
         slot->wanted = wanted;
         slot->next = jit->slots;
         jit->slots = slot;
@@ -302,12 +302,12 @@ static sparse_mla_status finish_work(struct smla_jit_slot *slot, const struct re
     return SPARSE_MLA_OK;
 }
 
-static sparse_mla_status work(struct smla_jit *jit, const struct smla_variant *variant, int wanted,
+static sparse_mla_status work(struct smla_jit *jit, const struct smla_program *program, int wanted,
                               const struct request *request, struct smla_kernel *kernel)
 {
     sparse_mla_status status;
     pthread_mutex_lock(&jit->mutex);
-    struct smla_jit_slot *slot = find_or_add_slot(jit, variant, wanted);
+    struct smla_jit_slot *slot = find_or_add_slot(jit, program, wanted);
     if (!slot)
         status = smla_fail(SPARSE_MLA_OUT_OF_MEMORY, "no memory for a table of kernels");
     else
@@ -331,10 +331,10 @@ static sparse_mla_status work(struct smla_jit *jit, const struct smla_variant *v
 /* ---- the interface ---- */
 
 sparse_mla_status smla_jit_get(struct smla_jit *jit, const struct smla_driver *driver, const struct smla_place *place,
-                               const struct smla_variant *variant, int compute_capability, struct smla_kernel *kernel)
+                               const struct smla_program *program, int compute_capability, struct smla_kernel *kernel)
 {
     pthread_mutex_lock(&jit->mutex);
-    const struct smla_kernel *loaded = find_loaded(find_slot(jit, variant, compute_capability), place);
+    const struct smla_kernel *loaded = find_loaded(find_slot(jit, program, compute_capability), place);
     if (loaded)
         *kernel = *loaded;
     pthread_mutex_unlock(&jit->mutex);
@@ -345,32 +345,34 @@ sparse_mla_status smla_jit_get(struct smla_jit *jit, const struct smla_driver *d
     if (jit->fail_on_miss)
         request.no_compiling = "because options.on_miss is FAIL";
     else if (smla_kernel_capturing(driver, place))
-        request.no_compiling = "during stream capture; call sparse_mla_decode_prepare() before it";
-    return work(jit, variant, compute_capability, &request, kernel);
+        request.no_compiling = program->kind == SMLA_PROGRAM_DECODE
+                                   ? "during stream capture; call sparse_mla_decode_prepare() before it"
+                                   : "during stream capture; call sparse_mla_tools_prepare() before it";
+    return work(jit, program, compute_capability, &request, kernel);
 }
 
-sparse_mla_status smla_jit_warm(struct smla_jit *jit, const struct smla_variant *variant, int target,
+sparse_mla_status smla_jit_warm(struct smla_jit *jit, const struct smla_program *program, int target,
                                 int driver_version)
 {
     const struct request request = {.driver_version = driver_version, .exact = true};
     struct smla_kernel unused;
-    return work(jit, variant, target, &request, &unused);
+    return work(jit, program, target, &request, &unused);
 }
 
-int smla_jit_peek(struct smla_jit *jit, const struct smla_place *place, const struct smla_variant *variant,
+int smla_jit_peek(struct smla_jit *jit, const struct smla_place *place, const struct smla_program *program,
                   int compute_capability, int *registers)
 {
     struct smla_key key;
     struct smla_cubin cubin;
     pthread_mutex_lock(&jit->mutex);
-    const struct smla_jit_slot *slot = find_slot(jit, variant, compute_capability);
+    const struct smla_jit_slot *slot = find_slot(jit, program, compute_capability);
     const struct smla_kernel *loaded = find_loaded(slot, place);
     bool in_memory = loaded || (slot && !slot->busy && slot->cubin.data);
     *registers = loaded ? loaded->registers : 0;
     pthread_mutex_unlock(&jit->mutex);
     if (in_memory)
         return 2;
-    make_key(variant, compute_capability, &key);
+    make_key(program, compute_capability, &key);
     bool on_disk = smla_cache_find(jit->cache, &key, false, &cubin);
     smla_cubin_free(&cubin);
     return on_disk;

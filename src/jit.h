@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Variant -> loaded kernel: memory table, disk cache, compiler, in this order. Thread-safe. */
+/* Program -> loaded kernel: memory table, disk cache, compiler, in this order. Thread-safe. */
 #ifndef SMLA_JIT_H
 #define SMLA_JIT_H
 
@@ -34,18 +34,18 @@ sparse_mla_status smla_jit_init(struct smla_jit *jit, const struct smla_log *log
 /* Frees tables and cubins. Modules stay loaded. */
 void smla_jit_finish(struct smla_jit *jit);
 
-/* The kernel of `variant` in the place's context, loaded or compiled if need be. One thread works on a variant,
+/* The kernel of `program` in the place's context, loaded or compiled if need be. One thread works on a program,
  * the others that want it wait and share its failure. Never compiles during a stream capture: NOT_READY. */
 sparse_mla_status smla_jit_get(struct smla_jit *jit, const struct smla_driver *driver, const struct smla_place *place,
-                               const struct smla_variant *variant, int compute_capability, struct smla_kernel *kernel);
+                               const struct smla_program *program, int compute_capability, struct smla_kernel *kernel);
 
 /* Makes sure that the kernel for exactly sm_`target` is in memory and in the disk cache, else CACHE_ERROR; needs no
  * driver, whose version (0: none) only limits the choice of NVRTC. */
-sparse_mla_status smla_jit_warm(struct smla_jit *jit, const struct smla_variant *variant, int target,
+sparse_mla_status smla_jit_warm(struct smla_jit *jit, const struct smla_program *program, int target,
                                 int driver_version);
 
 /* Where the kernel is: 0 nowhere, 1 on disk, 2 in memory; `registers` 0 unless it is loaded in that context. */
-int smla_jit_peek(struct smla_jit *jit, const struct smla_place *place, const struct smla_variant *variant,
+int smla_jit_peek(struct smla_jit *jit, const struct smla_place *place, const struct smla_program *program,
                   int compute_capability, int *registers);
 
 /* Version of NVRTC, opened if need be; 0: none. */

@@ -160,6 +160,21 @@ sparse_mla_status smla_kernel_load(const struct smla_driver *driver, const struc
     return status;
 }
 
+static sparse_mla_status launch(const struct smla_driver *driver, const struct smla_place *place,
+                                const struct smla_kernel *kernel, const struct smla_cu_launch_config *config,
+                                void *params)
+{
+    bool pushed;
+    sparse_mla_status status = enter(driver, place, &pushed);
+    if (status != SPARSE_MLA_OK)
+        return status;
+    int result = driver->launch_kernel_ex(config, kernel->function, &params, NULL);
+    if (result != SMLA_CU_SUCCESS)
+        status = smla_driver_fail(driver, result, "cuLaunchKernelEx");
+    leave(driver, pushed);
+    return status;
+}
+
 sparse_mla_status smla_kernel_launch(const struct smla_driver *driver, const struct smla_place *place,
                                      const struct smla_kernel *kernel, const struct smla_plan *plan, void *params)
 {
@@ -183,15 +198,24 @@ sparse_mla_status smla_kernel_launch(const struct smla_driver *driver, const str
         .attributes = attributes,
         .num_attributes = count,
     };
-    bool pushed;
-    sparse_mla_status status = enter(driver, place, &pushed);
-    if (status != SPARSE_MLA_OK)
-        return status;
-    int result = driver->launch_kernel_ex(&config, kernel->function, &params, NULL);
-    if (result != SMLA_CU_SUCCESS)
-        status = smla_driver_fail(driver, result, "cuLaunchKernelEx");
-    leave(driver, pushed);
-    return status;
+    return launch(driver, place, kernel, &config, params);
+}
+
+sparse_mla_status smla_kernel_launch_tool(const struct smla_driver *driver, const struct smla_place *place,
+                                          const struct smla_kernel *kernel, const struct smla_program *program,
+                                          unsigned blocks, void *params)
+{
+    const struct smla_cu_launch_config config = {
+        .grid_x = blocks,
+        .grid_y = 1,
+        .grid_z = 1,
+        .block_x = (unsigned)smla_program_threads(program),
+        .block_y = 1,
+        .block_z = 1,
+        .shared_bytes = (unsigned)smla_program_shared_bytes(program),
+        .stream = place->stream,
+    };
+    return launch(driver, place, kernel, &config, params);
 }
 
 sparse_mla_status smla_kernel_zero(const struct smla_driver *driver, const struct smla_place *place, void *pointer,

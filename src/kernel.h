@@ -5,6 +5,7 @@
 
 #include "driver.h"
 #include "plan.h"
+#include "program.h"
 
 /* Where a call runs: a stream and what belongs to it. */
 struct smla_place {
@@ -40,6 +41,11 @@ sparse_mla_status smla_kernel_load(const struct smla_driver *driver, const struc
 /* `params` is the kernel's only argument, read before this returns. */
 sparse_mla_status smla_kernel_launch(const struct smla_driver *driver, const struct smla_place *place,
                                      const struct smla_kernel *kernel, const struct smla_plan *plan, void *params);
+
+/* The same for a program that is not decode: `blocks` of its threads. */
+sparse_mla_status smla_kernel_launch_tool(const struct smla_driver *driver, const struct smla_place *place,
+                                          const struct smla_kernel *kernel, const struct smla_program *program,
+                                          unsigned blocks, void *params);
 
 /* Zeroes device memory in stream order. */
 sparse_mla_status smla_kernel_zero(const struct smla_driver *driver, const struct smla_place *place, void *pointer,

@@ -8,7 +8,7 @@
 #ifndef SMLA_KEY_H
 #define SMLA_KEY_H
 
-#include "variant.h"
+#include "program.h"
 
 #define SMLA_SCHEMA 1 /* of keys and entries; grows with every change of either */
 #define SMLA_OPTIONS_MAX (SMLA_VARIANT_DEFINES + 4)

@@ -250,7 +250,8 @@ static struct smla_plan decode_as_told(struct bench *b, const sparse_mla_decode_
     if (!launch)
         return plan;
     check(smla_launch_check(&call, &plan));
-    check(smla_jit_get(&context->jit, &context->driver, &place, &plan.variant, facts.compute_capability, &kernel));
+    const struct smla_program program = smla_program_of_variant(&plan.variant);
+    check(smla_jit_get(&context->jit, &context->driver, &place, &program, facts.compute_capability, &kernel));
     smla_launch_params(&params, &call, &plan);
     check(smla_kernel_launch(&context->driver, &place, &kernel, &plan, &params));
     return plan;

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Compiles every shipped variant for the targets given and checks the cubins.
+"""Compiles every shipped program for the targets given and checks the cubins.
 
 Registers, local memory, shared memory (static and dynamic) and code size stand in table.csv, which names the NVRTC that
 made it. That version must give the very same numbers, code size apart; to any other they are upper limits, with some
-slack for registers and code. --update writes the table.
+slack for registers and code. --update writes the table. --prefix takes the programs whose name begins so.
 
 nvdisasm is $NVDISASM, else that of PATH, of the PyPI package nvidia-cuda-nvdisasm or of /usr/local/cuda.
 Exit status 77 (skipped): there is no nvdisasm, no NVRTC, or none for the target.
@@ -45,9 +45,10 @@ def find_nvdisasm():
     return found
 
 
-def build(compiler, target, folder):
+def build(compiler, target, folder, prefix):
     """[(variant, threads, blocks per SM, dynamic shared bytes)] in the order of the planner's list."""
-    result = subprocess.run([compiler, str(target), folder], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    result = subprocess.run([compiler, str(target), folder, prefix], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                            text=True)
     if result.returncode == SKIPPED:
         raise Skip(f"sm_{target}: {result.stderr.strip()}")
     if result.returncode:
@@ -56,6 +57,10 @@ def build(compiler, target, folder):
 
 
 def check_code(program, target, name):
+    if not name.startswith("sparse_mla_decode_"):
+        if local := program.opcodes & {"LDL", "STL"}:
+            yield f"it accesses local memory: {', '.join(sorted(local))}"
+        return
     loop = {program.instructions[i].opcode for i in program.loops_with("HMMA")}
     converted = name.split("_")[3] in ("e4m3", "v4", "q8")  # on their way through registers
     copy = "LDG" if converted else "UBLKCP" if target >= 90 else "LDGSTS"
@@ -95,7 +100,7 @@ def check_target(options, nvdisasm, table, target):
     """(problems, rows of the table, NVRTC version)"""
     problems, rows, compilers = [], [], set()
     with tempfile.TemporaryDirectory() as folder:
-        for name, threads, blocks, dynamic in build(options.compiler, target, folder):
+        for name, threads, blocks, dynamic in build(options.compiler, target, folder, options.prefix):
             path = pathlib.Path(folder, name + ".cubin")
             cubin = Cubin(path.read_bytes(), target)
             cubin.shared += dynamic
@@ -107,7 +112,8 @@ def check_target(options, nvdisasm, table, target):
             if not options.update:
                 found += check_row(cubin, row, cubin.compiler == table.compiler) if row else ["it is not in the table"]
             problems += [f"sm_{target} {name}: {problem}" for problem in found]
-    gone = {name for of, name in table.rows if of == str(target)} - {row[1] for row in rows}
+    listed = {name for of, name in table.rows if of == str(target) and name.startswith(options.prefix)}
+    gone = listed - {row[1] for row in rows}
     if not options.update:
         problems += [f"sm_{target} {name}: in the table, but not shipped" for name in sorted(gone)]
     return problems, rows, compilers
@@ -138,9 +144,12 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--compiler", required=True, help="the program compile_variants")
     parser.add_argument("--table", required=True, type=pathlib.Path)
+    parser.add_argument("--prefix", default="", help="of the names of the programs; not with --update")
     parser.add_argument("--update", action="store_true", help="write the table, of all these targets")
     parser.add_argument("targets", type=int, nargs="+")
     options = parser.parse_args()
+    if options.update and options.prefix:
+        parser.error("--update writes the whole table")
     nvdisasm, table = find_nvdisasm(), Table(options.table)
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         results = list(pool.map(lambda target: check_target(options, nvdisasm, table, target), options.targets))

@@ -53,6 +53,12 @@ class Code(unittest.TestCase):
         self.assertIn("STL", code(inside="STL [R1], R2")[0])
         self.assertIn("STL", code(inside="@P0 STL.64 [R1], R2")[0])
 
+    def test_local_memory_anywhere_in_a_tool(self):
+        def tool(listing):
+            return list(check_cubins.check_code(Program(listing), 90, "sparse_mla_merge"))
+        self.assertIn("LDL, STL", tool(LISTING)[0])
+        self.assertEqual(tool(LISTING.replace("STL", "ST").replace("LDL", "LD")), [])
+
     def test_a_loop_must_be_there_with_its_copies(self):
         self.assertEqual(code(old="HMMA", new="FFMA"), ["no loop has HMMA"])
         self.assertEqual(code(old="BRA `(.L_x_0)", new="NOP"), ["no loop has HMMA"])

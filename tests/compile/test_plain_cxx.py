@@ -38,8 +38,12 @@ MACROS = r"""
     static_assert((threads) % 32 == 0 && (threads) * (blocks_per_sm) <= 1024, "block"); \
     extern "C" void name(const smla_params &p);                                         \
     extern "C" void name(const smla_params &p)
+#define SMLA_TOOL_KERNEL(name, params, threads)              \
+    static_assert((threads) % 32 == 0 && (threads) <= 1024, "block"); \
+    extern "C" void name(const params &p);                   \
+    extern "C" void name(const params &p)
 """
-MACRO = re.compile(r"^#define SMLA_(?:FN|KERNEL)\b(?:[^\n]*\\\n)*[^\n]*\n", re.M)
+MACRO = re.compile(r"^#define SMLA_(?:FN|KERNEL|TOOL_KERNEL)\b(?:[^\n]*\\\n)*[^\n]*\n", re.M)
 FUNCTION = re.compile(r"^((?:template <[^\n]*>\s+)?)SMLA_FN ([^{;]*?)\s*\{.*?^\}\n", re.M | re.S)
 
 

@@ -6,6 +6,7 @@
 #include "context.h"
 
 #include "params.h"
+#include "tools_params.h"
 
 enum { FAKE_LINES = 64 };
 
@@ -29,7 +30,11 @@ struct fake_world {
     int dynamic_shared;
     struct smla_cu_launch_config config;
     struct smla_cu_launch_attribute attribute; /* the first of config */
+    char launched[128];                        /* name of the last kernel that ran, and its argument */
     struct smla_params params;
+    struct smla_merge_params merge_params;
+    struct smla_slots_params slots_params;
+    struct smla_append_params append_params;
     unsigned long long zeroed_at;
     size_t zeroed_bytes;
 

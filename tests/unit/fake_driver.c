@@ -125,10 +125,16 @@ static int fake_module_unload(struct CUmod_st *module)
 
 static int fake_module_get_function(struct CUfunc_st **function, struct CUmod_st *module, const char *name)
 {
-    static char some_function;
+    static char names[64][128]; /* a function is where its name is */
+    int n = 0;
     (void)module;
+    pthread_mutex_lock(&fake.mutex);
+    while (n < 63 && names[n][0] && strcmp(names[n], name) != 0)
+        n++;
+    snprintf(names[n], sizeof names[n], "%s", name);
     snprintf(fake.entry_point, sizeof fake.entry_point, "%s", name);
-    *function = (struct CUfunc_st *)&some_function;
+    pthread_mutex_unlock(&fake.mutex);
+    *function = (struct CUfunc_st *)names[n];
     return result_of("cuModuleGetFunction");
 }
 
@@ -147,10 +153,21 @@ static int fake_func_set_attribute(struct CUfunc_st *function, int attribute, in
     return result_of("cuFuncSetAttribute");
 }
 
+static void keep_params(const void *params)
+{
+    if (strcmp(fake.launched, "sparse_mla_merge") == 0)
+        memcpy(&fake.merge_params, params, sizeof fake.merge_params);
+    else if (strcmp(fake.launched, "sparse_mla_map_slots") == 0)
+        memcpy(&fake.slots_params, params, sizeof fake.slots_params);
+    else if (strcmp(fake.launched, "sparse_mla_cache_append") == 0)
+        memcpy(&fake.append_params, params, sizeof fake.append_params);
+    else
+        memcpy(&fake.params, params, sizeof fake.params);
+}
+
 static int fake_launch_kernel_ex(const struct smla_cu_launch_config *config, struct CUfunc_st *function, void **params,
                                  void **extra)
 {
-    (void)function;
     if (result_of("cuLaunchKernelEx") != SMLA_CU_SUCCESS || extra)
         return fake.failing_result;
     pthread_mutex_lock(&fake.mutex);
@@ -158,7 +175,8 @@ static int fake_launch_kernel_ex(const struct smla_cu_launch_config *config, str
     fake.config = *config;
     if (config->num_attributes)
         fake.attribute = *config->attributes;
-    memcpy(&fake.params, params[0], sizeof fake.params);
+    snprintf(fake.launched, sizeof fake.launched, "%s", (const char *)function);
+    keep_params(params[0]);
     pthread_mutex_unlock(&fake.mutex);
     return SMLA_CU_SUCCESS;
 }
