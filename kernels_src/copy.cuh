@@ -189,8 +189,8 @@ SMLA_FN void copy_rows_by_lanes(u8 *tile, const row_place &place, u32 valid, boo
     for (int first = 0; first < TILE * UNITS; first += 32) {
         const int unit = first + lane, r = unit / UNITS, at = (unit - r * UNITS) * UNIT;
         const u8 *source = (const u8 *)shuffle((i64)place.data, r & 15) + at;
-        if (apart && at >= ROPE_OFFSET)
-            source += rope_at - ROPE_OFFSET;
+        if (apart && at >= RAW_ROPE_AT)
+            source += rope_at - RAW_ROPE_AT;
         if (r < TILE && (valid >> r & 1))
             copy_async<UNIT>(tile + r * ROW_BYTES + RAW_AT + at, source);
     }
@@ -199,15 +199,16 @@ SMLA_FN void copy_rows_by_lanes(u8 *tile, const row_place &place, u32 valid, boo
 #if SMLA_BULK
 SMLA_FN void copy_rows_in_bulk(u8 *tile, const row_place &place, u32 valid, bool apart, i64 rope_at, u64 *barrier)
 {
-    const int bytes = apart ? ROPE_OFFSET : RAW_BYTES;
+    const int bytes = apart ? RAW_ROPE_AT : RAW_BYTES;
     const bool elected = elect_lane();
 #pragma unroll 8
     for (int r = 0; r < TILE; r++) {
         const u8 *source = (const u8 *)shuffle((i64)place.data, r);
         if (elected && (valid >> r & 1)) {
-            bulk_copy(tile + r * ROW_BYTES + RAW_AT, source, bytes, barrier);
+            u8 *row = tile + r * ROW_BYTES + RAW_AT;
+            bulk_copy(row, source, bytes, barrier);
             if (apart)
-                bulk_copy(tile + r * ROW_BYTES + ROPE_OFFSET, source + rope_at, 2 * ROPE, barrier);
+                bulk_copy(row + RAW_ROPE_AT, source + rope_at, RAW_BYTES - RAW_ROPE_AT, barrier);
         }
     }
 }
@@ -227,7 +228,7 @@ SMLA_FN void copy_tile(int stage, const row_place &place, i64 rope_at, int lane)
 {
     u8 *tile = tile_of(stage);
     u64 *full = full_barrier(stage);
-    const bool apart = !FP8 && !WIDENED && ROPE > 0 && rope_at != ROPE_OFFSET; // two pieces
+    const bool apart = FLAT && ROPE > 0 && rope_at != RAW_ROPE_AT; // two pieces
     const u32 valid = ballot(lane < TILE && place.data != nullptr);
     if (lane == 0)
         *mask_of(stage) = valid;

@@ -71,7 +71,9 @@ SMLA_FN void store_lse(const smla_params &p, const block_place &block, int head,
     if (p.sink && (p.flags & SMLA_LSE_WITH_SINK)) {
         const float sink2 = load_constant(p.sink + head) * LOG2_E;
         const float high = larger(lse2, sink2), low = smaller(lse2, sink2);
-        if (empty || (low == -infinity() && lse2 == lse2))
+        if (sink2 != sink2)
+            lse2 = sink2;
+        else if (empty || (low == -infinity() && lse2 == lse2))
             lse2 = high;
         else if (lse2 == lse2 && high < infinity())
             lse2 = high + log2_fast(1.0f + exp2_fast(low - high));

@@ -80,6 +80,8 @@ constexpr int TILE_BYTES = TILE * ROW_BYTES;
 constexpr int RAW_BYTES = Q8 ? (LATENT + ROPE) / 32 * 34 : E4M3 ? LATENT + ROPE : V4 ? SMLA_LATENT + 2 * SMLA_ROPE
                                                                           : ROW_READ;
 constexpr int RAW_AT = ROW_READ - RAW_BYTES;
+constexpr int RAW_ROPE_AT = Q8 ? LATENT / 32 * 34 : E4M3 ? LATENT : ROPE_OFFSET; // from RAW_AT
+constexpr bool FLAT = !FP8 && !V4;                                               // latent and rope at any offset
 constexpr int WIDENED_UNITS = (V4 ? SMLA_LATENT : LATENT + ROPE) / 8; // of 8 dims
 static_assert(!V4 || ROW_BYTES >= ROW_READ + 8, "scales of V4");
 
