@@ -152,9 +152,10 @@ void arena_upload_all(struct arena *arena)
         arena->device = cuda_alloc(arena->used);
     }
     for (int i = 0; i < arena->num_blocks; i++)
-        if (arena->blocks[i].sparse)
+        if (arena->blocks[i].sparse) {
             CUDA(cuMemsetD8_v2((uintptr_t)arena->device + arena->blocks[i].at, 0xFF, arena->blocks[i].bytes));
-    CUDA(cuStreamSynchronize(NULL));
+            CUDA(cuStreamSynchronize(NULL));
+        }
     for (size_t i = 0; i < arena->num_marks; i++)
         upload(arena, arena->marks[i].at, arena->marks[i].at + arena->marks[i].bytes);
     arena_upload_from(arena, 0);

@@ -207,7 +207,7 @@ static void spoil_row(const struct spec *spec, const struct record *r, unsigned 
         else if (scales)
             scales[dim / 64] = 255;
         else
-            memset(row + 512 + dim / 128 * 4, 0xFF, 4);
+            memcpy(row + 512 + dim / 128 * 4, &(const float){NAN}, sizeof(float));
     }
 }
 
