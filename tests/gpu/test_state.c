@@ -122,16 +122,6 @@ static void test_repeatable(void **state)
         }
 }
 
-static void test_many_tokens(void **state)
-{
-    (void)state;
-    runner_case(0, &(struct spec){.tokens = 70000, .heads = 8, .latent = 512, .rope = 64, .main.topk = 128, .seed = 13},
-                24, 0);
-    runner_case(0,
-                &(struct spec){.tokens = 16384, .heads = 16, .latent = 512, .rope = 64, .main.topk = 256, .seed = 14},
-                24, 0);
-}
-
 /* The workspace that the library asks for is enough for every smaller number of tokens, and not shrinking. */
 static void test_workspace_size(void **state)
 {
@@ -153,11 +143,131 @@ static void test_workspace_size(void **state)
     problem_free(&p);
 }
 
+/* ---- PROGRAMMATIC_LAUNCH: a call may start early, but sees what is before it in the stream */
+
+enum { STEPS = 24, LATE = 40000 /* clocks */ };
+
+static const char put_source[] = "extern \"C\" __global__ void put(int *to, const int *from, int count, int clocks) {"
+                                 "long long start = clock64(); while (clock64() - start < clocks) ;"
+                                 "for (int i = threadIdx.x; i < count; i += blockDim.x) to[i] = from[i]; }";
+
+struct chain {
+    struct problem p;
+    int profile;
+    unsigned char *outs; /* device, one per step */
+    size_t out_bytes;
+    void *put;
+    int32_t *rows; /* device: all indices, twice */
+};
+
+static void decode_step(struct chain *c, int step, uint32_t flags, const void *q)
+{
+    sparse_mla_decode_args args = c->p.device;
+    args.flags = flags;
+    args.workspace = runner_workspace();
+    args.workspace_size = WORKSPACE_BYTES;
+    args.out = c->outs + c->out_bytes * (size_t)step;
+    if (q)
+        args.q_latent = q;
+    if (sparse_mla_decode(contexts[c->profile], &args, stream) != SPARSE_MLA_OK)
+        fail_msg("%s", sparse_mla_last_error());
+}
+
+/* Indices of another token each time, written late by a kernel just before the call. */
+static void run_order(struct chain *c, uint32_t flags)
+{
+    for (int step = 0; step < STEPS; step++) {
+        int count = c->p.spec.tokens * c->p.spec.main.topk, clocks = LATE;
+        int32_t *to = (int32_t *)(uintptr_t)c->p.device_cache.indices;
+        const int32_t *from = c->rows + step % c->p.spec.tokens * c->p.spec.main.topk;
+        void *params[] = {&to, &from, &count, &clocks};
+        CUDA(cuLaunchKernel(c->put, 1, 1, 1, 256, 1, 1, 0, stream, params, NULL));
+        decode_step(c, step, flags, NULL);
+        if (!flags)
+            CUDA(cuStreamSynchronize(stream));
+    }
+}
+
+/* Each call's queries are the output of the one before; all share a workspace. */
+static void run_chain(struct chain *c, uint32_t flags)
+{
+    for (int step = 0; step < STEPS; step++) {
+        decode_step(c, step, flags, step ? c->outs + c->out_bytes * (size_t)(step - 1) : NULL);
+        if (!flags)
+            CUDA(cuStreamSynchronize(stream));
+    }
+}
+
+static unsigned char *outs_of(struct chain *c, void (*run)(struct chain *, uint32_t), uint32_t flags)
+{
+    unsigned char *outs = malloc(STEPS * c->out_bytes);
+    assert_non_null(outs);
+    CUDA(cuMemsetD8_v2((uintptr_t)c->outs, 0xFF, STEPS * c->out_bytes));
+    CUDA(cuCtxSynchronize());
+    run(c, flags);
+    CUDA(cuStreamSynchronize(stream));
+    CUDA(cuMemcpyDtoH_v2(outs, (uintptr_t)c->outs, STEPS * c->out_bytes));
+    return outs;
+}
+
+static void compare_orders(int profile, const struct spec *spec, void (*run)(struct chain *, uint32_t))
+{
+    struct chain c = {.profile = profile, .put = cuda_compile(put_source, "put")};
+    if (!c.put)
+        skip();
+    problem_init(&c.p, spec);
+    const size_t bytes = sizeof(int32_t) * (size_t)(spec->tokens * spec->main.topk);
+    c.out_bytes = c.p.out_bytes;
+    c.outs = cuda_alloc(STEPS * c.out_bytes);
+    c.rows = cuda_alloc(2 * bytes);
+    CUDA(cuMemcpyHtoD_v2((uintptr_t)c.rows, c.p.host_cache.indices, bytes));
+    CUDA(cuMemcpyHtoD_v2((uintptr_t)c.rows + bytes, c.p.host_cache.indices, bytes));
+    unsigned char *waited = outs_of(&c, run, 0);
+    for (int round = 0; round < 5; round++) {
+        unsigned char *early = outs_of(&c, run, SPARSE_MLA_PROGRAMMATIC_LAUNCH);
+        assert_memory_equal(waited, early, STEPS * c.out_bytes);
+        free(early);
+    }
+    free(waited);
+    cuda_free(c.outs);
+    cuda_free(c.rows);
+    problem_free(&c.p);
+}
+
+static void compare_all_orders(void (*run)(struct chain *, uint32_t))
+{
+    static const int shapes[][3] = {{1, 8, 2048}, {3, 8, 2048}, {2, 64, 2048}, {200, 16, 300}, {16, 128, 1000}};
+    for (int profile = 1; profile < 5; profile++)
+        for (size_t i = 0; contexts[profile] && i < sizeof shapes / sizeof *shapes; i++)
+            compare_orders(profile,
+                           &(struct spec){.tokens = shapes[i][0],
+                                          .heads = shapes[i][1],
+                                          .latent = 512,
+                                          .rope = 64,
+                                          .main.topk = shapes[i][2],
+                                          .q_views = true,
+                                          .seed = i},
+                           run);
+}
+
+static void test_launch_order(void **state)
+{
+    (void)state;
+    compare_all_orders(run_order);
+}
+
+static void test_launch_chain(void **state)
+{
+    (void)state;
+    compare_all_orders(run_chain);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_one_workspace), cmocka_unit_test(test_capture_modes),  cmocka_unit_test(test_repeatable),
-        cmocka_unit_test(test_many_tokens),   cmocka_unit_test(test_workspace_size),
+        cmocka_unit_test(test_one_workspace), cmocka_unit_test(test_capture_modes),
+        cmocka_unit_test(test_repeatable),    cmocka_unit_test(test_launch_order),
+        cmocka_unit_test(test_launch_chain),  cmocka_unit_test(test_workspace_size),
     };
     runner_open();
     if (argc > 1)
