@@ -37,7 +37,7 @@ SMLA_FN float largest_magnitude(const segment_values &v)
     float largest = 0;
 #pragma unroll
     for (int i = 0; i < LANE_DIMS; i++)
-        largest = larger(largest, magnitude_of(v.of[i]));
+        largest = magnitude_of(v.of[i]) > largest ? magnitude_of(v.of[i]) : largest;
     for (int mask = 1; mask < 32; mask *= 2)
         largest = larger(largest, shuffle_xor(largest, mask));
     return largest;
