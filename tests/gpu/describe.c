@@ -62,6 +62,7 @@ void spec_describe(const struct spec *spec, char *text, size_t size)
     say_integer(&line, "scales", spec->scales);
     say_real(&line, "tensor_scale", spec->tensor_scale);
     say_real(&line, "key_size", spec->key_size);
+    say_real(&line, "score_size", spec->score_size);
     say_real(&line, "nan_rows", spec->nan_rows);
     say_integer(&line, "clamp", spec->clamp);
     say_integer(&line, "q_layout", spec->q_layout);

@@ -119,6 +119,8 @@ static void draw_data(struct spec *spec, uint64_t *state)
     spec->tensor_scale = ONE_OF(state, tensor_scales);
     spec->clamp = one_in(state, 4);
     spec->key_size = one_in(state, 4) ? 0.1 : 1;
+    if (spec->format != SPARSE_MLA_Q8_0 && one_in(state, 5)) /* Q8_0 is rounded */
+        spec->score_size = 6;
     spec->nan_rows = one_in(state, 8) ? 0.01 : 0;
     spec->sink = !(spec->nan_rows > 0) && one_in(state, 2); /* what +inf makes of a NaN is nowhere said */
 }

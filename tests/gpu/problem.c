@@ -170,6 +170,8 @@ static void set_scalars(sparse_mla_decode_args *a, const struct spec *spec, int 
     double scale = spec->clamp ? pow(dims, -0.55) : 1 / (sqrt(dims) * spec->key_size);
     if (spec->format == SPARSE_MLA_FLAT_E4M3) /* whatever the scale is, keys were made for a certain one */
         scale = spec->clamp ? scale : 1 / sqrt(dims);
+    if (spec->score_size > 0 && !spec->clamp)
+        scale *= spec->score_size;
     if (spec->scales == SCALES_KEYS &&
         (spec->format <= SPARSE_MLA_FP8_DS_MLA_NOPE || spec->format == SPARSE_MLA_FP8_V4))
         scale = ldexp(scale, -20);

@@ -71,6 +71,7 @@ struct spec {
     int scales;          /* enum scale_kind */
     double tensor_scale; /* FLAT_E4M3; 0: one that suits N(0, key_size) */
     double key_size;     /* standard deviation of keys; 0: 1 */
+    double score_size;   /* standard deviation of scores, about; 0: 1. Not with clamp */
     double nan_rows;     /* part of the selected rows with a NaN somewhere */
     bool clamp;          /* FlashMLA's inputs: q clamped to 1, keys clamped to 1 */
     int q_dtype, out_dtype;
@@ -143,7 +144,7 @@ struct errors problem_compare(struct problem *problem, sparse_mla_context *host_
 
 /* Relative error that a call may have, by the type of its output. */
 double problem_tolerance(const struct spec *spec);
-bool errors_within(const struct errors *errors, double most);
+bool problem_within(const struct spec *spec, const struct errors *errors, double most);
 
 /* One line with everything that is not at its default. */
 void spec_describe(const struct spec *spec, char *text, size_t size);

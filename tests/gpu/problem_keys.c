@@ -105,7 +105,7 @@ static int32_t choose_index(const struct keys *k, uint64_t *seed)
         return kind < spec->masked + spec->past * 0.05 ? INT32_MAX
                : random_below(seed, 2)                 ? slots
                                                        : slots + (int)(kind * 1e6);
-    return random_below(seed, slots);
+    return kind > 0.99 ? slots - 1 : random_below(seed, slots);
 }
 
 static void make_indices(const struct keys *k, bool *selected, uint64_t *seed)

@@ -152,7 +152,7 @@ static bool check_values(struct trial *t)
     const struct errors e = problem_compare(&t->p, host_context, 0);
     const double most = problem_tolerance(&t->p.spec);
     char why[200];
-    if (errors_within(&e, most))
+    if (problem_within(&t->p.spec, &e, most))
         return true;
     snprintf(why, sizeof why, "relative %.2e group %.2e lse %.2e special %ld, allowed %.1e", e.relative, e.worst_group,
              e.lse, e.special_bad, most);

@@ -100,7 +100,7 @@ static void run_kind(int profile, const struct kind *kind)
                                     .seed = (uint64_t)kind->main});
     struct outputs all = run_tokens(&p, profile, 0, TOKENS);
     const struct errors e = problem_compare(&p, host_context, 8);
-    if (!errors_within(&e, problem_tolerance(&p.spec)))
+    if (!problem_within(&p.spec, &e, problem_tolerance(&p.spec)))
         fail_msg("%s: relative %.2e group %.2e lse %.1e special %ld", what, e.relative, e.worst_group, e.lse,
                  e.special_bad);
     for (int first = 0; first < TOKENS; first += TOKENS - SLICE) {

@@ -25,7 +25,7 @@ static void run_cache(int profile, const char *name, const struct spec *spec)
     problem_init(&p, spec);
     runner_decode(contexts[profile], &p);
     const struct errors e = problem_compare(&p, host_context, 0);
-    if (!errors_within(&e, problem_tolerance(spec)))
+    if (!problem_within(spec, &e, problem_tolerance(spec)))
         fail_msg("%s, profile %s: relative %.2e group %.2e lse %.1e special %ld", name, profile_names[profile],
                  e.relative, e.worst_group, e.lse, e.special_bad);
     problem_free(&p);
