@@ -17,7 +17,10 @@ enum {
     SMLA_DECODE_ARGS_FIRST_SIZE = 240,
     SMLA_OPTIONS_FIRST_SIZE = 72,
     SMLA_PLAN_INFO_FIRST_SIZE = 184,
-    SMLA_DEVICE_FIRST_SIZE = 160
+    SMLA_DEVICE_FIRST_SIZE = 160,
+    SMLA_MERGE_ARGS_FIRST_SIZE = 160,
+    SMLA_MAP_SLOTS_ARGS_FIRST_SIZE = 176,
+    SMLA_CACHE_APPEND_ARGS_FIRST_SIZE = 88
 };
 
 /* Refuses a struct_size that no header has: below `first`, no multiple of 8, beyond all reason. `known`: this

@@ -8,12 +8,6 @@
 
 #include "tools_params.h"
 
-enum { /* as in check.h */
-       SMLA_MERGE_ARGS_FIRST_SIZE = 160,
-       SMLA_MAP_SLOTS_ARGS_FIRST_SIZE = 176,
-       SMLA_CACHE_APPEND_ARGS_FIRST_SIZE = 88
-};
-
 /* Each _check() makes a copy at this library's size, checks every rule of sparsemla.h and fills in defaults. The others
  * take a checked copy of at least one token or row. */
 

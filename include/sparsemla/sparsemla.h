@@ -128,15 +128,14 @@ enum {
 };
 
 /**
- * How sparse_mla_cache_append() chooses the scale of a block of dims from amax, the largest magnitude in it (NaN does
- * not count). Everything is float32, divisions are correctly rounded and powers of two exact.
+ * How sparse_mla_cache_append() chooses the scale of a block of dims from amax, the largest magnitude in it (NaN
+ * does not count). All of it is float32, divisions are correctly rounded and powers of two exact.
  */
 typedef enum sparse_mla_scale_rule {
-    SPARSE_MLA_SCALE_DEFAULT =
-        0,                     /**< AMAX for FP8_DS_MLA and FP8_DS_MLA_NOPE, V4 for FP8_V4; other formats: no choice */
-    SPARSE_MLA_SCALE_AMAX = 1, /**< max(amax / 448, FLT_MIN), as vLLM's writer; not for FP8_V4 */
-    SPARSE_MLA_SCALE_POW2 = 2, /**< 2^ceil(log2(max(amax / 448, 1e-4))), as DeepSeek's and FlashMLA's */
-    SPARSE_MLA_SCALE_V4 = 3    /**< 2^ceil(log2(max(amax, 1e-4) / 448)), DeepSeek-V4's */
+    SPARSE_MLA_SCALE_DEFAULT = 0, /**< fp8_ds_mla: AMAX, fp8_v4: V4; formats without block scales take only this */
+    SPARSE_MLA_SCALE_AMAX = 1,    /**< max(amax / 448, FLT_MIN), as vLLM's writer; not for FP8_V4 */
+    SPARSE_MLA_SCALE_POW2 = 2,    /**< 2^ceil(log2(max(amax / 448, 1e-4))), as DeepSeek's and FlashMLA's */
+    SPARSE_MLA_SCALE_V4 = 3       /**< 2^ceil(log2(max(amax, 1e-4) / 448)), DeepSeek-V4's */
 } sparse_mla_scale_rule;
 
 /**
@@ -256,15 +255,15 @@ typedef struct sparse_mla_merge_args {
     int32_t out_dtype;  /**< sparse_mla_dtype of out */
     int32_t reserved;   /**< 0 */
 
-    /** [n, T, H, D] outputs made without the sink, last dim contiguous, 16-byte aligned, strides multiples of 16 bytes
-     */
+    /** [n, T, H, D] outputs made without the sink, last dim contiguous, 16-byte aligned, strides multiples of 16
+     *  bytes */
     const void *part_out;
     int64_t part_out_stride;       /**< elements from one part to the next */
     int64_t part_out_token_stride; /**< elements */
     int64_t part_out_head_stride;  /**< elements */
 
-    /** float32 [n, T, H], 4-byte aligned, without the sink. -inf, +inf or NaN: the part is empty, its output is not
-     * read */
+    /** float32 [n, T, H], 4-byte aligned, without the sink. -inf, +inf or NaN: the part is empty and its output not
+     *  read */
     const float *part_lse;
     int64_t part_lse_stride;       /**< elements from one part to the next */
     int64_t part_lse_token_stride; /**< elements */
@@ -309,8 +308,8 @@ typedef struct sparse_mla_map_slots_args {
 
     int32_t mask_width; /**< positions per row of mask, 1 or more */
     /** float16 [T, mask_width], optional, 2-byte aligned: additive attention mask as llama.cpp has it, looked up at
-     * each index. -inf: masked, without a fault. Any other value counts as 0: nothing is added to scores. An index at
-     * or past mask_width is masked and counts as a fault. */
+     *  each index. -inf: masked, without a fault. Any other value counts as 0: nothing is added to scores. An index
+     *  at or past mask_width is masked and counts as a fault. */
     const uint16_t *mask;
     int64_t mask_request_stride; /**< elements from one request to the next */
     int64_t mask_token_stride;   /**< elements from one token of a request to the next */
