@@ -273,6 +273,53 @@ static void test_append_many(void **state)
     append_case(SPARSE_MLA_Q8_0, 512, 64, SPARSE_MLA_F32, 0, 2500, 64, NORMAL);
 }
 
+/* A page beyond 4 GiB: the record there is that of a small cache. */
+static void test_append_far(void **state)
+{
+    enum { ROWS = 3, RECORD = 656 };
+    static const int64_t far = ((int64_t)1 << 31) + 4096;
+    unsigned char records[ROWS][RECORD];
+    sparse_mla_cache cache;
+    sparse_mla_cache_append_args args, device_args;
+    cu_pointer memory;
+    (void)state;
+    if (cuda.cuMemAlloc_v2(&memory, (size_t)(2 * far + RECORD)) != 0)
+        skip();
+    clear();
+    fill_cache(&cache, SPARSE_MLA_FP8_DS_MLA, 512, 64, 1, ROWS);
+    sparse_mla_cache_append_args_init(&args);
+    args.num_rows = ROWS;
+    args.latent_dim = 512;
+    args.rope_dim = 64;
+    args.latent_stride = args.rope_stride = 576;
+    unsigned char *source = take((size_t)ROWS * 576 * 2, 16);
+    int64_t *slots = take(ROWS * sizeof *slots, 8);
+    fill_source(source, SPARSE_MLA_BF16, (int64_t)ROWS * 576, NORMAL);
+    for (int i = 0; i < ROWS; i++)
+        slots[i] = ROWS - 1 - i;
+    args.latent = source;
+    args.rope = source + 1024;
+    args.slots = slots;
+    args.cache = &cache;
+    device_args = args;
+    device_args.latent = on_device(args.latent);
+    device_args.rope = on_device(args.rope);
+    device_args.slots = on_device(args.slots);
+    upload();
+    ok(sparse_mla_cache_append(host_context, &args, NULL));
+    sparse_mla_cache device_cache = cache;
+    device_cache.data = (void *)(uintptr_t)memory;
+    device_cache.page_stride_bytes = far;
+    device_args.cache = &device_cache;
+    ok(sparse_mla_cache_append(contexts[0], &device_args, stream));
+    CUDA(cuStreamSynchronize(stream));
+    for (int i = 0; i < ROWS; i++) {
+        CUDA(cuMemcpyDtoH_v2(records[i], memory + (cu_pointer)(i * far), RECORD));
+        assert_memory_equal(records[i], (const char *)cache.data + i * cache.page_stride_bytes, RECORD);
+    }
+    CUDA(cuMemFree_v2(memory));
+}
+
 /* ---- slots */
 
 enum {
@@ -679,8 +726,9 @@ static void print_times(void)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_append), cmocka_unit_test(test_append_many), cmocka_unit_test(test_slots),
-        cmocka_unit_test(test_merge),  cmocka_unit_test(test_merge_twice), cmocka_unit_test(test_capture),
+        cmocka_unit_test(test_append),  cmocka_unit_test(test_append_many), cmocka_unit_test(test_append_far),
+        cmocka_unit_test(test_slots),   cmocka_unit_test(test_merge),       cmocka_unit_test(test_merge_twice),
+        cmocka_unit_test(test_capture),
     };
     runner_open();
     if (argc > 1 && strcmp(argv[1], "times") == 0) {
