@@ -88,7 +88,7 @@ static void draw_widths(struct spec *spec, const struct combination *c, uint64_t
 static void draw_keys(struct key_spec *keys, const struct spec *spec, uint64_t *state)
 {
     static const int page_sizes[] = {1, 2, 3, 16, 32, 61, 64, 64, 69, 128, 256, 1000};
-    static const double masked[] = {0, 0, 0.1, 0.5, 0.95, 1}, past[] = {0, 0, 0, 0.02, 0.3};
+    static const double masked[] = {0, 0, 0, 0.1, 0.1, 0.5, 0.5, 0.95, 1}, past[] = {0, 0, 0, 0.02, 0.3};
     const int unit = spec->format == SPARSE_MLA_Q8_0 ? 4 : 16;
     keys->slots = one_in(state, 50) ? NO_SLOTS : 1 + random_below(state, one_in(state, 5) ? 16 : 512);
     keys->page_size = ONE_OF(state, page_sizes);

@@ -49,6 +49,14 @@ double random_normal(uint64_t *state)
     return (double)draws[0].f32[random_below(state, DRAWS)];
 }
 
+void random_values(float *to, int count, uint64_t *seed)
+{
+    pthread_once(&drawn, draw);
+    const int from = random_below(seed, DRAWS);
+    for (int i = 0; i < count; i++)
+        to[i] = draws[0].f32[from + count - 1 - i];
+}
+
 void random_row(void *to, int dtype, int count, bool clamp, uint64_t *seed)
 {
     pthread_once(&drawn, draw);

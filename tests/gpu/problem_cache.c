@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { V4_ROW = 576, V4_PAGE_BYTES_PER_ROW = 584, V4_SCALE_BYTES = 8 };
+enum { DIMS_MAX = 512, V4_ROW = 576, V4_PAGE_BYTES_PER_ROW = 584, V4_SCALE_BYTES = 8 };
 
 /* A record: where its parts are, how many bytes are its own, and how many at its front are ever read. */
 struct record {
@@ -102,19 +102,20 @@ double key_factor(const struct spec *spec, int dim)
     }
 }
 
-static float key_value(const struct spec *spec, uint64_t *seed)
+static void key_values(const struct spec *spec, float *value, int dims, uint64_t *seed)
 {
-    return clamped(spec, random_normal(seed) * spec->key_size);
+    random_values(value, dims, seed);
+    for (int d = 0; d < dims; d++)
+        value[d] = clamped(spec, (double)value[d] * spec->key_size);
 }
 
 /* e4m3 and the scale that belongs to it. */
 static double write_block(const struct spec *spec, unsigned char *to, int dims, bool power, uint64_t *seed)
 {
     float value[128], amax = 1e-4f;
-    for (int d = 0; d < dims; d++) {
-        value[d] = key_value(spec, seed);
+    key_values(spec, value, dims, seed);
+    for (int d = 0; d < dims; d++)
         amax = fmaxf(amax, fabsf(value[d]));
-    }
     double scale = (double)amax / 448;
     if (power || spec->scales == SCALES_POW2)
         scale = exp2(ceil(log2(scale)));
@@ -128,8 +129,10 @@ static double write_block(const struct spec *spec, unsigned char *to, int dims, 
 static void write_floats(const struct spec *spec, unsigned char *to, int dims, uint64_t *seed)
 {
     const int dtype = spec->format == SPARSE_MLA_FLAT_F16 ? SPARSE_MLA_F16 : SPARSE_MLA_BF16;
+    float value[DIMS_MAX];
+    key_values(spec, value, dims, seed);
     for (int d = 0; d < dims; d++)
-        encode(to, dtype, d, key_value(spec, seed));
+        encode(to, dtype, d, value[d]);
 }
 
 static void write_ds_mla(const struct spec *spec, unsigned char *row, uint64_t *seed)
@@ -153,10 +156,9 @@ static void write_q8_0(const struct spec *spec, unsigned char *to, int dims, uin
 {
     for (int first = 0; first < dims; first += 32, to += 34) {
         float value[32], amax = 0;
-        for (int d = 0; d < 32; d++) {
-            value[d] = key_value(spec, seed);
+        key_values(spec, value, 32, seed);
+        for (int d = 0; d < 32; d++)
             amax = fmaxf(amax, fabsf(value[d]));
-        }
         const uint16_t scale = encode_f16(amax / 127);
         memcpy(to, &scale, sizeof scale);
         for (int d = 0; d < 32; d++)
@@ -164,13 +166,20 @@ static void write_q8_0(const struct spec *spec, unsigned char *to, int dims, uin
     }
 }
 
+static void write_e4m3(const struct spec *spec, unsigned char *to, int dims, uint64_t *seed)
+{
+    float value[DIMS_MAX];
+    key_values(spec, value, dims, seed);
+    for (int d = 0; d < dims; d++)
+        to[d] = encode_e4m3(value[d] / (float)spec->tensor_scale);
+}
+
 static void write_run(const struct spec *spec, unsigned char *to, int dims, uint64_t *seed)
 {
     if (spec->format == SPARSE_MLA_Q8_0)
         write_q8_0(spec, to, dims, seed);
     else if (spec->format == SPARSE_MLA_FLAT_E4M3)
-        for (int d = 0; d < dims; d++)
-            to[d] = encode_e4m3(key_value(spec, seed) / (float)spec->tensor_scale);
+        write_e4m3(spec, to, dims, seed);
     else
         write_floats(spec, to, dims, seed);
 }

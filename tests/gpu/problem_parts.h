@@ -42,6 +42,8 @@ void encode(void *tensor, int dtype, int64_t element, float value);
 int dtype_bytes(int dtype);
 /* `count` neighbours of a fixed table of N(0, 1) draws from a random place. */
 void random_row(void *to, int dtype, int count, bool clamp, uint64_t *seed);
+/* The same backwards, for keys: what they have in common with queries by chance is not more than chance. */
+void random_values(float *to, int count, uint64_t *seed);
 
 static inline float clamped(const struct spec *spec, double value)
 {

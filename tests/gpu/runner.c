@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-enum { POISON_BYTES = 200 * 1024, MAX_LANES = 16 };
+enum { MAX_LANES = 16 };
 
 static const size_t ARENA_BYTES = (size_t)64 << 30;
 
@@ -16,6 +16,7 @@ sparse_mla_context *host_context;
 sparse_mla_context *contexts[5];
 const char *const profile_names[5] = {"auto", "sm80", "sm89", "sm90", "sm120"};
 static void *workspace, *poison;
+static int poison_bytes; /* of shared memory per block */
 
 static void print_log(void *user, sparse_mla_log_level level, const char *message)
 {
@@ -54,8 +55,9 @@ void runner_open(void)
                           "for (unsigned i = threadIdx.x; i < words; i += blockDim.x) s[i] = ~0u;"
                           "__syncthreads(); if (s[threadIdx.x] == 1) __trap(); }",
                           "fill");
-    if (poison && shared > POISON_BYTES)
-        CUDA(cuFuncSetAttribute(poison, 8, POISON_BYTES));
+    poison_bytes = shared < 200 * 1024 ? shared : 200 * 1024;
+    if (poison)
+        CUDA(cuFuncSetAttribute(poison, 8, poison_bytes));
 }
 
 static void *new_workspace(struct CUstream_st *on)
@@ -77,10 +79,10 @@ void *runner_workspace(void)
 
 void runner_poison_shared(struct CUstream_st *on)
 {
-    unsigned words = POISON_BYTES / 4;
+    unsigned words = (unsigned)poison_bytes / 4;
     void *params[] = {&words};
     if (poison)
-        CUDA(cuLaunchKernel(poison, 1024, 1, 1, 256, 1, 1, POISON_BYTES, on, params, NULL));
+        CUDA(cuLaunchKernel(poison, 1024, 1, 1, 256, 1, 1, (unsigned)poison_bytes, on, params, NULL));
 }
 
 void runner_decode(sparse_mla_context *context, struct problem *p)

@@ -77,8 +77,10 @@ static void guard_workspace(const struct trial *t)
     unsigned char poison[TAIL];
     unsigned char *behind = behind_workspace(t);
     memset(poison, 0xFF, TAIL);
-    if (behind)
-        CUDA(cuMemcpyHtoDAsync_v2((uintptr_t)behind, poison, TAIL, t->lane->stream));
+    if (!behind)
+        return;
+    CUDA(cuMemcpyHtoDAsync_v2((uintptr_t)behind, poison, TAIL, t->lane->stream));
+    CUDA(cuStreamSynchronize(t->lane->stream));
 }
 
 static bool check_workspace(const struct trial *t)

@@ -38,18 +38,22 @@ static size_t row_bytes(const struct problem *p)
 /* Runs `count` tokens in the place where they are and reads theirs. */
 static struct outputs run_tokens(struct problem *p, int profile, int token, int count)
 {
-    struct outputs o = {malloc(row_bytes(p) * (size_t)count), malloc(sizeof(float) * (size_t)(count * p->spec.heads))};
+    const size_t out_bytes = row_bytes(p) * (size_t)count;
+    const size_t lse_bytes = sizeof(float) * (size_t)(count * p->spec.heads);
+    struct outputs o = {malloc(out_bytes), malloc(lse_bytes)};
     struct part part;
     assert_true(o.out && o.lse);
-    problem_poison(p);
     part_init(&part, &p->device, token, count, 0, p->spec.heads);
     part.args.workspace = runner_workspace();
     part.args.workspace_size = WORKSPACE_BYTES;
+    CUDA(cuMemsetD8_v2((uintptr_t)part.args.out, 0xFF, out_bytes));
+    CUDA(cuMemsetD8_v2((uintptr_t)part.args.lse, 0xFF, lse_bytes));
+    CUDA(cuCtxSynchronize());
     if (sparse_mla_decode(contexts[profile], &part.args, stream) != SPARSE_MLA_OK)
         fail_msg("%s", sparse_mla_last_error());
     CUDA(cuStreamSynchronize(stream));
-    CUDA(cuMemcpyDtoH_v2(o.out, (uintptr_t)part.args.out, row_bytes(p) * (size_t)count));
-    CUDA(cuMemcpyDtoH_v2(o.lse, (uintptr_t)part.args.lse, sizeof(float) * (size_t)(count * p->spec.heads)));
+    CUDA(cuMemcpyDtoH_v2(o.out, (uintptr_t)part.args.out, out_bytes));
+    CUDA(cuMemcpyDtoH_v2(o.lse, (uintptr_t)part.args.lse, lse_bytes));
     return o;
 }
 
