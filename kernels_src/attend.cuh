@@ -24,7 +24,7 @@ constexpr int ROPE_LOW = RING_WARPS * ROPE_STEPS * N_TILES * 32; // from a high 
 struct warp_place {
     int lane, g, t;
     int half;          // which part of the dims
-    int pair_barrier;  // id shared by the two warps of a head group
+    u64 *pair_barrier; // of the two warps of a head group: both have stored their scores
     float *query_factor; // [head of group][scale group]
     float *rope_factor;  // [head of group][half]
     word_pair *rope_query;     // of this lane, [term][rope step][n], 32 apart
@@ -189,8 +189,8 @@ SMLA_FN key_scales partial_scores(float (&s)[N_TILES][4], const query_fragments 
     return scale;
 }
 
-// Adds the other warp's part of the dims. `parity` alternates from call to call: a buffer is written again only after
-// the barrier that follows its reading.
+// Adds the other warp's part of the dims. `parity` alternates from call to call, from 0: a buffer is written again only
+// after the barrier that follows its reading.
 SMLA_FN void exchange_scores(float (&s)[N_TILES][4], const warp_place &at, int parity)
 {
     float4_t *mine = (float4_t *)(at.exchange + parity * EXCHANGE_FLOATS) + at.lane;
@@ -198,7 +198,8 @@ SMLA_FN void exchange_scores(float (&s)[N_TILES][4], const warp_place &at, int p
 #pragma unroll
     for (int n = 0; n < N_TILES; n++)
         mine[32 * n] = float4_t{s[n][0], s[n][1], s[n][2], s[n][3]};
-    sync_pair(at.pair_barrier);
+    mbarrier_arrive(at.pair_barrier);
+    mbarrier_wait(at.pair_barrier, parity);
 #pragma unroll
     for (int n = 0; n < N_TILES; n++) {
         const float4_t other = theirs[32 * n];

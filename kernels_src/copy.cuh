@@ -150,6 +150,10 @@ SMLA_FN u64 *ready_barrier(int stage)
 {
     return full_barrier(2 * KEY_GROUPS * STAGES + stage);
 }
+SMLA_FN u64 *pair_barrier(int pair)
+{
+    return (u64 *)(shared_buffer() + PAIR_BARRIERS_AT) + pair;
+}
 // Bit r: row r of the tile is a valid key.
 SMLA_FN u32 *mask_of(int stage)
 {
@@ -163,6 +167,8 @@ constexpr bool LANE_COPIES = !SMLA_BULK || V4 || Q8;
 SMLA_FN void init_rings()
 {
     const int i = thread_index();
+    if (i < WARPS / 2)
+        mbarrier_init(pair_barrier(i), 64);
     if (i >= KEY_GROUPS * STAGES)
         return;
     mbarrier_init(full_barrier(i), LANE_COPIES ? 33 : 1); // 33: every lane's copies, and lane 0
@@ -179,20 +185,20 @@ SMLA_FN void zero_row(u8 *row, int lane)
 
 // ---- copies
 
-// RAW_BYTES of every valid row, in units of UNIT bytes, a unit a lane. `apart`: as in copy_tile().
+// RAW_BYTES of every row, zeros of a masked one, in units of UNIT bytes, a unit a lane. `apart`: as in copy_tile().
 template <int UNIT>
-SMLA_FN void copy_rows_by_lanes(u8 *tile, const row_place &place, u32 valid, bool apart, i64 rope_at, int lane)
+SMLA_FN void copy_rows_by_lanes(u8 *tile, const u8 *row, u32 valid, bool apart, i64 rope_at, int lane)
 {
     constexpr int UNITS = RAW_BYTES / UNIT; // of a row
     // The whole warp takes every turn, for the shuffle.
 #pragma unroll 4
     for (int first = 0; first < TILE * UNITS; first += 32) {
         const int unit = first + lane, r = unit / UNITS, at = (unit - r * UNITS) * UNIT;
-        const u8 *source = (const u8 *)shuffle((i64)place.data, r & 15) + at;
+        const u8 *source = (const u8 *)shuffle((i64)row, r & 15) + at;
         if (apart && at >= RAW_ROPE_AT)
             source += rope_at - RAW_ROPE_AT;
-        if (r < TILE && (valid >> r & 1))
-            copy_async<UNIT>(tile + r * ROW_BYTES + RAW_AT + at, source);
+        if (r < TILE)
+            copy_async<UNIT>(tile + r * ROW_BYTES + RAW_AT + at, source, valid >> r & 1);
     }
 }
 
@@ -214,17 +220,11 @@ SMLA_FN void copy_rows_in_bulk(u8 *tile, const row_place &place, u32 valid, bool
 }
 #endif
 
-SMLA_FN void zero_masked_rows(u8 *tile, u32 valid, int lane)
-{
-    for (int r = 0; r < TILE; r++)
-        if (!(valid >> r & 1))
-            zero_row(tile + r * ROW_BYTES, lane);
-}
-
 // Starts the copies of one tile into a free stage. Lanes 0 to 15 bring the place of their row. A masked row reads as zero,
 // scales included: its weight of zero alone would not do, since stale bytes may be NaN. A tile without a valid key is
-// left as it is and its mask says so. `rope_at`: from a row's latent to its rope.
-SMLA_FN void copy_tile(int stage, const row_place &place, i64 rope_at, int lane)
+// left as it is and its mask says so. `any_row` stands for masked sources, of which nothing is read. `rope_at`: from a
+// row's latent to its rope.
+SMLA_FN void copy_tile(int stage, const row_place &place, const u8 *any_row, i64 rope_at, int lane)
 {
     u8 *tile = tile_of(stage);
     u64 *full = full_barrier(stage);
@@ -232,29 +232,29 @@ SMLA_FN void copy_tile(int stage, const row_place &place, i64 rope_at, int lane)
     const u32 valid = ballot(lane < TILE && place.data != nullptr);
     if (lane == 0)
         *mask_of(stage) = valid;
-    if (!WIDENED && valid != 0 && valid != 0xFFFF) {
-        zero_masked_rows(tile, valid, lane);
-        fence_bulk_copies();
-    }
+    if (V4 && (valid >> lane & 1))
+        copy_async<8>(tile + lane * ROW_BYTES + ROW_READ, place.scales, true);
 #if SMLA_BULK
     if (!Q8) {
+        if (!WIDENED && valid != 0 && valid != 0xFFFF) {
+            for (int r = 0; r < TILE; r++)
+                if (!(valid >> r & 1))
+                    zero_row(tile + r * ROW_BYTES, lane);
+            fence_bulk_copies();
+        }
         sync_warp();
         if (lane == 0)
             mbarrier_arrive_expect(full, count_bits(valid) * RAW_BYTES);
         sync_warp();
         copy_rows_in_bulk(tile, place, valid, apart, rope_at, full);
-        if (V4 && (valid >> lane & 1))
-            copy_async<8>(tile + lane * ROW_BYTES + ROW_READ, place.scales);
         if (V4)
             mbarrier_arrive_copies(full);
         return;
     }
 #endif
-    copy_rows_by_lanes<Q8 ? 4 : 16>(tile, place, valid, apart, rope_at, lane);
-    if (V4 && (valid >> lane & 1))
-        copy_async<8>(tile + lane * ROW_BYTES + ROW_READ, place.scales);
+    if (valid != 0)
+        copy_rows_by_lanes<Q8 ? 4 : 16>(tile, place.data ? place.data : any_row, valid, apart, rope_at, lane);
     mbarrier_arrive_copies(full);
-    sync_warp(); // zeros
     if (lane == 0)
         mbarrier_arrive(full);
 }

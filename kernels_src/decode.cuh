@@ -189,7 +189,7 @@ SMLA_FN warp_place place_of(int warp, int lane)
     at.g = lane >> 2;
     at.t = lane & 3;
     at.half = warp % DIM_SPLIT;
-    at.pair_barrier = 1 + warp / 2;
+    at.pair_barrier = pair_barrier(warp / 2);
     at.query_factor = (float *)(shared + QUERY_FACTOR_AT) + group * GROUP_HEADS * SCALE_GROUPS;
     at.rope_factor = (float *)(shared + ROPE_FACTOR_AT) + group * GROUP_HEADS * DIM_SPLIT;
     at.rope_query = (word_pair *)(shared + ROPE_QUERY_AT) + warp % RING_WARPS * ROPE_STEPS * N_TILES * 32 + lane;
@@ -242,7 +242,8 @@ SMLA_FN void copy_next(tile_walk &walk, const smla_params &p, const key_range &k
     const int index = walk.index, which = cache_of_column(keys, first_column(walk, keys, tile));
     walk.index = walk.later;
     walk.later = load_index(walk, keys, tile + 2 * RING_WARPS, lane);
-    copy_tile(walk.first_stage + stage, place_of_row(p, keys, which, index), p.cache[which].rope_at, lane);
+    copy_tile(walk.first_stage + stage, place_of_row(p, keys, which, index), p.cache[which].data, p.cache[which].rope_at,
+              lane);
 }
 
 SMLA_FN tile_walk start_walk(const key_range &keys, int warp, int lane)

@@ -68,11 +68,6 @@ SMLA_FN void sync_warp()
 {
     __syncwarp();
 }
-// Two warps that agree on an id between 1 and 15.
-SMLA_FN void sync_pair(int id)
-{
-    asm volatile("bar.sync %0, 64;" ::"r"(id) : "memory");
-}
 SMLA_FN bool any_lane(bool predicate)
 {
     return __any_sync(0xFFFFFFFFu, predicate);
@@ -173,13 +168,16 @@ SMLA_FN void fence_bulk_copies()
 {
 }
 #endif
-// 4, 8 or 16 bytes.
-template <int BYTES> SMLA_FN void copy_async(void *shared, const void *global)
+// 4, 8 or 16 bytes; zeros, and nothing is read, unless `there`.
+template <int BYTES> SMLA_FN void copy_async(void *shared, const void *global, bool there)
 {
     if (BYTES == 16)
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(shared)), "l"(global) : "memory");
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(global),
+                     "r"(there ? 16 : 0)
+                     : "memory");
     else
-        asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(shared_address(shared)), "l"(global), "n"(BYTES)
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(shared_address(shared)), "l"(global),
+                     "n"(BYTES), "r"(there ? BYTES : 0)
                      : "memory");
 }
 // One arrival once all earlier copy_async() of this thread have landed.

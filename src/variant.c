@@ -76,7 +76,7 @@ int smla_variant_shared_bytes(const struct smla_variant *v)
     const int value_factors = 4 * warps * 32;
     const int softmax = 4 * warps * (group_heads + 32 * 2 * v->dim_split + 2 * group_heads);
     const int merge = 4 * heads * (1 + SMLA_MAX_CLUSTER);
-    const int barriers = (24 + 4) * v->key_groups * v->stages;
+    const int barriers = (24 + 4) * v->key_groups * v->stages + 8 * warps;
     return ring_bytes(v) + exchange + query_factors + queries + value_factors + softmax + barriers + merge + 16;
 }
 
