@@ -157,7 +157,7 @@ struct chain {
     unsigned char *outs; /* device, one per step */
     size_t out_bytes;
     void *put;
-    int32_t *rows; /* device: all indices, twice */
+    int32_t *rows; /* device: indices of every step */
 };
 
 static void decode_step(struct chain *c, int step, uint32_t flags, const void *q)
@@ -173,13 +173,13 @@ static void decode_step(struct chain *c, int step, uint32_t flags, const void *q
         fail_msg("%s", sparse_mla_last_error());
 }
 
-/* Indices of another token each time, written late by a kernel just before the call. */
+/* Another half of the keys each time, written late by a kernel just before the call. */
 static void run_order(struct chain *c, uint32_t flags)
 {
     for (int step = 0; step < STEPS; step++) {
         int count = c->p.spec.tokens * c->p.spec.main.topk, clocks = LATE;
         int32_t *to = (int32_t *)(uintptr_t)c->p.device_cache.indices;
-        const int32_t *from = c->rows + step % c->p.spec.tokens * c->p.spec.main.topk;
+        const int32_t *from = c->rows + (ptrdiff_t)step * count;
         void *params[] = {&to, &from, &count, &clocks};
         CUDA(cuLaunchKernel(c->put, 1, 1, 1, 256, 1, 1, 0, stream, params, NULL));
         decode_step(c, step, flags, NULL);
@@ -210,18 +210,32 @@ static unsigned char *outs_of(struct chain *c, void (*run)(struct chain *, uint3
     return outs;
 }
 
+static int32_t *upload_rows(const struct problem *p)
+{
+    const size_t count = (size_t)(p->spec.tokens * p->spec.main.topk);
+    int32_t *rows = malloc(STEPS * count * sizeof *rows);
+    uint64_t seed = 4711;
+    assert_non_null(rows);
+    for (size_t i = 0; i < STEPS * count; i++)
+        rows[i] = random_below(&seed, 2) ? -1 : p->host_cache.indices[i % count];
+    int32_t *uploaded = cuda_upload(rows, STEPS * count * sizeof *rows);
+    CUDA(cuCtxSynchronize());
+    free(rows);
+    return uploaded;
+}
+
 static void compare_orders(int profile, const struct spec *spec, void (*run)(struct chain *, uint32_t))
 {
-    struct chain c = {.profile = profile, .put = cuda_compile(put_source, "put")};
-    if (!c.put)
+    static void *put;
+    if (!put)
+        put = cuda_compile(put_source, "put");
+    if (!put)
         skip();
+    struct chain c = {.profile = profile, .put = put};
     problem_init(&c.p, spec);
-    const size_t bytes = sizeof(int32_t) * (size_t)(spec->tokens * spec->main.topk);
     c.out_bytes = c.p.out_bytes;
     c.outs = cuda_alloc(STEPS * c.out_bytes);
-    c.rows = cuda_alloc(2 * bytes);
-    CUDA(cuMemcpyHtoD_v2((uintptr_t)c.rows, c.p.host_cache.indices, bytes));
-    CUDA(cuMemcpyHtoD_v2((uintptr_t)c.rows + bytes, c.p.host_cache.indices, bytes));
+    c.rows = upload_rows(&c.p);
     unsigned char *waited = outs_of(&c, run, 0);
     for (int round = 0; round < 5; round++) {
         unsigned char *early = outs_of(&c, run, SPARSE_MLA_PROGRAMMATIC_LAUNCH);
