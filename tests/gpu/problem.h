@@ -130,7 +130,9 @@ void part_init(struct part *part, const sparse_mla_decode_args *args, int token,
 struct errors {
     double relative;       /* L2 of out over everything */
     double elements;       /* that carry it: (sum of squares)^2 / sum of fourth powers */
+    double beyond;         /* the same without half a unit in the last place of each element of out */
     double worst_group;    /* the same over 128 dims at a time (FP8_V4: 64), the largest */
+    double group_beyond;   /* both */
     double worst_head;     /* per head, the largest */
     double lse;            /* largest |difference| / max(1, |lse|) */
     double cosine;         /* 1 - 2 xy / (xx + yy) */

@@ -172,9 +172,11 @@ static void report(const struct test_case *c, const char *why)
     char text[768];
     const struct errors *e = &c->errors;
     spec_describe(&c->spec, text, sizeof text);
-    fprintf(stderr, "profile %s %s: %s relative %.2e worst group %.2e head %.2e lse %.2e special %ld, allowed %.1e\n",
-            profile_names[c->profile], text, why, e->relative, e->worst_group, e->worst_head, e->lse, e->special_bad,
-            c->most);
+    fprintf(stderr,
+            "profile %s %s: %s relative %.2e worst group %.2e head %.2e beyond rounding %.2e group %.2e lse %.2e "
+            "special %ld, allowed %.1e\n",
+            profile_names[c->profile], text, why, e->relative, e->worst_group, e->worst_head, e->beyond,
+            e->group_beyond, e->lse, e->special_bad, c->most);
 }
 
 static void run_case(struct lane *lane, int64_t i, void *user)
