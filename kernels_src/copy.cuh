@@ -203,19 +203,15 @@ SMLA_FN void copy_rows_by_lanes(u8 *tile, const u8 *row, u32 valid, bool apart, 
 }
 
 #if SMLA_BULK
-SMLA_FN void copy_rows_in_bulk(u8 *tile, const row_place &place, u32 valid, bool apart, i64 rope_at, u64 *barrier)
+// BYTES of every valid row, from `row` on, to where they belong in a tile.
+template <int BYTES> SMLA_FN void copy_rows_in_bulk(u8 *to, const u8 *row, u32 valid, u64 *barrier)
 {
-    const int bytes = apart ? RAW_ROPE_AT : RAW_BYTES;
     const bool elected = elect_lane();
 #pragma unroll 8
     for (int r = 0; r < TILE; r++) {
-        const u8 *source = (const u8 *)shuffle((i64)place.data, r);
-        if (elected && (valid >> r & 1)) {
-            u8 *row = tile + r * ROW_BYTES + RAW_AT;
-            bulk_copy(row, source, bytes, barrier);
-            if (apart)
-                bulk_copy(row + RAW_ROPE_AT, source + rope_at, RAW_BYTES - RAW_ROPE_AT, barrier);
-        }
+        const u8 *source = (const u8 *)shuffle((i64)row, r);
+        if (elected && (valid >> r & 1))
+            bulk_copy(to + r * ROW_BYTES, source, BYTES, barrier);
     }
 }
 #endif
@@ -246,7 +242,12 @@ SMLA_FN void copy_tile(int stage, const row_place &place, const u8 *any_row, i64
         if (lane == 0)
             mbarrier_arrive_expect(full, count_bits(valid) * RAW_BYTES);
         sync_warp();
-        copy_rows_in_bulk(tile, place, valid, apart, rope_at, full);
+        if (apart) {
+            copy_rows_in_bulk<RAW_ROPE_AT>(tile + RAW_AT, place.data, valid, full);
+            copy_rows_in_bulk<RAW_BYTES - RAW_ROPE_AT>(tile + RAW_AT + RAW_ROPE_AT, place.data + rope_at, valid, full);
+        } else {
+            copy_rows_in_bulk<RAW_BYTES>(tile + RAW_AT, place.data, valid, full);
+        }
         if (V4)
             mbarrier_arrive_copies(full);
         return;

@@ -2,8 +2,11 @@
 /* Microseconds per decode call: replays of a captured graph over rotating inputs larger than the L2, median of the
  * replays, beside the time of a kernel that only reads the same rows. CSV on standard output.
  *
- *   bench [--heads 8,64] [--tokens 1,16,64,128,256] [--format fp8|bf16|f16] [--profile auto|sm80|sm89|sm90|sm120]
- *         [--topk 2048] [--splits N] [--variant NAME]
+ *   bench [--heads 8,64] [--tokens 1,16,64,128,256] [--format fp8|bf16|f16|e4m3|v4|q8]
+ *         [--profile auto|sm80|sm89|sm90|sm120] [--topk 2048] [--extra 0] [--ragged] [--invariant] [--splits N]
+ *         [--variant NAME]
+ *
+ * --extra: columns of a second cache. --ragged: lengths uniform in 1 .. topk; the floor is that of half the columns.
  */
 #define _GNU_SOURCE
 #include "../gpu/cuda.h"
@@ -19,7 +22,7 @@
 enum { MAX_LIST = 16, REPLAYS = 15, MAX_SETS = 64 };
 
 static const char source[] =
-    "extern \"C\" __global__ void fill(unsigned char *pool, unsigned long long rows, int row_bytes, int fp8) {\n"
+    "extern \"C\" __global__ void fill(unsigned char *pool, unsigned long long rows, int row_bytes, int kind) {\n"
     "  unsigned long long r = blockIdx.x * (unsigned long long)blockDim.x + threadIdx.x;\n"
     "  if (r >= rows) return;\n"
     "  unsigned long long s = r * 0x9E3779B97F4A7C15ull + 12345;\n"
@@ -27,9 +30,11 @@ static const char source[] =
     "  for (int i = 0; i < row_bytes / 4; i++) {\n"
     "    s ^= s << 13; s ^= s >> 7; s ^= s << 17;\n"
     "    unsigned w = (unsigned)(s >> 32);\n"
-    /* e4m3 up to 240 of either sign; scales near 2^-8; 16-bit elements below 2 of either sign */
-    "    if (fp8 && i < 128) w &= 0xF7F7F7F7u;\n"
-    "    else if (fp8 && i < 132) w = 0x3B800000u | (w & 0x7FFFFFu);\n"
+    /* fp8: e4m3 up to 240 of either sign, scales near 2^-8; 16-bit elements below 2 of either sign; other records:
+     * bytes that are small as an element and as a scale */
+    "    if (kind > 3) w = (w & 0x0F0F0F0Fu) | 0x30303030u;\n"
+    "    else if (!kind && i < 128) w &= 0xF7F7F7F7u;\n"
+    "    else if (!kind && i < 132) w = 0x3B800000u | (w & 0x7FFFFFu);\n"
     "    else w = (w & 0x80FF80FFu) | 0x3F003F00u;\n"
     "    row[i] = w;\n"
     "  }\n"
@@ -55,7 +60,9 @@ static const char source[] =
 
 struct settings {
     int heads[MAX_LIST], tokens[MAX_LIST], num_heads, num_tokens;
-    int format, profile, topk, splits, row_bytes;
+    int format, profile, topk, extra, splits, row_bytes, columns;
+    bool ragged;
+    uint32_t flags;
     struct smla_variant variant; /* latent_dim 0: the planner's */
 };
 
@@ -66,7 +73,8 @@ struct bench {
     void *read_rows, *pool, *out, *q, *lse, *workspace;
     size_t workspace_bytes;
     uint64_t rows;
-    int32_t *indices; /* device, [set][token][topk] */
+    int32_t *indices; /* device, [set][token][columns] */
+    int32_t *lengths; /* device, [set][token] */
     int sets;
 };
 
@@ -99,11 +107,13 @@ static int find(const char *const *names, int count, const char *name)
 
 static struct settings parse(int argc, char **argv)
 {
-    static const char *const formats[] = {"fp8", NULL, "bf16", "f16"};
+    static const char *const formats[] = {"fp8", NULL, "bf16", "f16", "e4m3", "v4", "q8"};
+    static const int row_bytes[] = {656, 0, 1152, 1152, 576, 576, 612};
     static const char *const profiles[] = {"auto", "sm80", "sm89", "sm90", "sm120"};
-    static const struct option options[] = {{"heads", 1, 0, 'h'},   {"tokens", 1, 0, 't'}, {"format", 1, 0, 'f'},
-                                            {"profile", 1, 0, 'p'}, {"topk", 1, 0, 'k'},   {"splits", 1, 0, 's'},
-                                            {"variant", 1, 0, 'v'}, {0, 0, 0, 0}};
+    static const struct option options[] = {{"heads", 1, 0, 'h'},     {"tokens", 1, 0, 't'}, {"format", 1, 0, 'f'},
+                                            {"profile", 1, 0, 'p'},   {"topk", 1, 0, 'k'},   {"splits", 1, 0, 's'},
+                                            {"variant", 1, 0, 'v'},   {"extra", 1, 0, 'x'},  {"ragged", 0, 0, 'r'},
+                                            {"invariant", 0, 0, 'i'}, {0, 0, 0, 0}};
     struct settings s = {.topk = 2048};
     int option;
     s.num_heads = parse_list(s.heads, "8,16,64,128");
@@ -117,13 +127,22 @@ static struct settings parse(int argc, char **argv)
             s.num_tokens = parse_list(s.tokens, optarg);
             break;
         case 'f':
-            s.format = find(formats, 4, optarg);
+            s.format = find(formats, 7, optarg);
             break;
         case 'p':
             s.profile = find(profiles, 5, optarg);
             break;
         case 'k':
             s.topk = atoi(optarg);
+            break;
+        case 'x':
+            s.extra = atoi(optarg);
+            break;
+        case 'r':
+            s.ragged = true;
+            break;
+        case 'i':
+            s.flags |= SPARSE_MLA_BATCH_INVARIANT;
             break;
         case 's':
             s.splits = atoi(optarg);
@@ -137,7 +156,8 @@ static struct settings parse(int argc, char **argv)
         default:
             exit(2);
         }
-    s.row_bytes = s.format == SPARSE_MLA_FP8_DS_MLA ? 656 : 1152;
+    s.row_bytes = row_bytes[s.format];
+    s.columns = s.topk + s.extra;
     return s;
 }
 
@@ -157,10 +177,13 @@ static void open_bench(struct bench *b)
     }
     b->rows = (uint64_t)6 << 30;
     b->rows /= (uint64_t)s->row_bytes;
-    b->pool = cuda_alloc(b->rows * (uint64_t)s->row_bytes);
-    int row_bytes = s->row_bytes, fp8 = s->format == SPARSE_MLA_FP8_DS_MLA;
-    void *params[] = {&b->pool, &b->rows, &row_bytes, &fp8};
-    CUDA(cuLaunchKernel(fill, (unsigned)(b->rows / 256 + 1), 1, 1, 256, 1, 1, 0, b->stream, params, NULL));
+    b->rows -= b->rows % 64;
+    const uint64_t bytes = b->rows * (uint64_t)s->row_bytes + (s->format == SPARSE_MLA_FP8_V4 ? b->rows * 9 : 0);
+    b->pool = cuda_alloc(bytes);
+    int row_bytes = s->row_bytes, kind = s->format;
+    uint64_t filled = bytes / (uint64_t)row_bytes;
+    void *params[] = {&b->pool, &filled, &row_bytes, &kind};
+    CUDA(cuLaunchKernel(fill, (unsigned)(filled / 256 + 1), 1, 1, 256, 1, 1, 0, b->stream, params, NULL));
     b->workspace_bytes = 64 << 20;
     b->workspace = cuda_alloc(b->workspace_bytes);
     check(sparse_mla_workspace_init(b->context, b->workspace, b->workspace_bytes, b->stream));
@@ -170,7 +193,7 @@ static void open_bench(struct bench *b)
 static void make_inputs(struct bench *b, int heads, int tokens)
 {
     const struct settings *s = &b->settings;
-    const size_t columns = (size_t)tokens * (size_t)s->topk, elements = (size_t)tokens * (size_t)heads * 576;
+    const size_t columns = (size_t)tokens * (size_t)s->columns, elements = (size_t)tokens * (size_t)heads * 576;
     uint64_t seed = 88172645463325252ull;
     const double bytes = (double)columns * s->row_bytes;
     b->sets = 600e6 / bytes < 2 ? 2 : 600e6 / bytes > MAX_SETS ? MAX_SETS : (int)(600e6 / bytes) + 1;
@@ -186,6 +209,15 @@ static void make_inputs(struct bench *b, int heads, int tokens)
         seed ^= seed << 13, seed ^= seed >> 7, seed ^= seed << 17;
         q[i] = (uint16_t)((seed >> 40 & 0x80FF) | 0x3F00); /* bf16 between 0.5 and 2, either sign */
     }
+    int32_t *lengths = malloc(sizeof *lengths * (size_t)tokens * (size_t)b->sets);
+    if (!lengths)
+        exit(1);
+    for (size_t i = 0; i < (size_t)tokens * (size_t)b->sets; i++) {
+        seed ^= seed << 13, seed ^= seed >> 7, seed ^= seed << 17;
+        lengths[i] = 1 + (int32_t)((seed >> 32) * (uint64_t)s->topk >> 32);
+    }
+    b->lengths = cuda_upload(lengths, sizeof *lengths * (size_t)tokens * (size_t)b->sets);
+    free(lengths);
     b->indices = cuda_upload(indices, sizeof *indices * columns * (size_t)b->sets);
     b->q = cuda_upload(q, 2 * elements);
     b->out = cuda_alloc((size_t)tokens * (size_t)heads * 1024);
@@ -196,32 +228,44 @@ static void make_inputs(struct bench *b, int heads, int tokens)
 static void free_inputs(struct bench *b)
 {
     cuda_free(b->indices);
+    cuda_free(b->lengths);
     cuda_free(b->q);
     cuda_free(b->out);
 }
 
-static void fill_args(const struct bench *b, sparse_mla_decode_args *a, sparse_mla_cache *cache, int heads, int tokens)
+/* caches: main and extra. */
+static void fill_args(const struct bench *b, sparse_mla_decode_args *a, sparse_mla_cache cache[2], int heads,
+                      int tokens, int set)
 {
     const struct settings *s = &b->settings;
+    const bool v4 = s->format == SPARSE_MLA_FP8_V4;
     sparse_mla_cache_init(cache);
     cache->format = s->format;
     cache->data = b->pool;
     cache->num_slots = (int64_t)b->rows;
     cache->row_stride_bytes = s->row_bytes;
-    cache->page_stride_bytes = 64 * s->row_bytes;
+    cache->page_stride_bytes = v4 ? 65 * 576 : 64 * s->row_bytes;
     cache->topk = s->topk;
-    cache->indices = b->indices;
-    cache->indices_request_stride = cache->indices_token_stride = s->topk;
+    cache->indices = b->indices + (int64_t)set * tokens * s->columns;
+    cache->indices_request_stride = cache->indices_token_stride = s->columns;
+    cache->lengths = s->ragged ? b->lengths + (int64_t)set * tokens : NULL;
+    cache[1] = cache[0];
+    cache[1].topk = s->extra;
+    cache[1].indices += s->topk;
+    cache[1].lengths = NULL;
     sparse_mla_decode_args_init(a);
     a->num_tokens = tokens;
     a->num_heads = heads;
-    a->latent_dim = a->value_dim = 512;
+    a->value_dim = 512;
+    a->latent_dim = v4 ? 448 : 512;
     a->rope_dim = 64;
+    a->flags = s->flags;
     a->scale = 0.0625f;
     a->q_latent = b->q;
     a->q_latent_request_stride = a->q_latent_token_stride = (int64_t)heads * 576;
     a->q_latent_head_stride = 576;
     a->main_cache = cache;
+    a->extra_cache = s->extra ? cache + 1 : NULL;
     a->out = b->out;
     a->out_request_stride = a->out_token_stride = (int64_t)heads * 512;
     a->out_head_stride = 512;
@@ -259,10 +303,9 @@ static struct smla_plan decode_as_told(struct bench *b, const sparse_mla_decode_
 
 static void launch_decode(struct bench *b, int heads, int tokens, int set)
 {
-    sparse_mla_cache cache;
+    sparse_mla_cache caches[2];
     sparse_mla_decode_args args;
-    fill_args(b, &args, &cache, heads, tokens);
-    cache.indices += (int64_t)set * tokens * b->settings.topk;
+    fill_args(b, &args, caches, heads, tokens, set);
     if (b->settings.splits || b->settings.variant.latent_dim)
         decode_as_told(b, &args, true);
     else
@@ -272,8 +315,8 @@ static void launch_decode(struct bench *b, int heads, int tokens, int set)
 static void launch_read(struct bench *b, int tokens, int set)
 {
     const struct settings *s = &b->settings;
-    const int32_t *indices = b->indices + (int64_t)set * tokens * s->topk;
-    int topk = s->topk, row_bytes = s->row_bytes;
+    const int32_t *indices = b->indices + (int64_t)set * tokens * s->columns;
+    int topk = s->ragged ? s->columns / 2 : s->columns, row_bytes = s->row_bytes & ~15;
     const unsigned parts = tokens >= 128 ? 8 : tokens >= 16 ? 16 : 64;
     void *params[] = {&b->pool, &indices, &topk, &row_bytes, &b->out};
     CUDA(cuLaunchKernel(b->read_rows, (unsigned)tokens, parts, 1, 256, 1, 1, 0, b->stream, params, NULL));
@@ -321,18 +364,18 @@ static void time_launches(struct bench *b, int heads, int tokens, float times[RE
 static void measure(struct bench *b, int heads, int tokens)
 {
     const struct settings *s = &b->settings;
-    sparse_mla_cache cache;
+    sparse_mla_cache caches[2];
     sparse_mla_decode_args args;
     char name[SMLA_VARIANT_NAME_MAX];
     float own[REPLAYS], floor_times[REPLAYS];
     make_inputs(b, heads, tokens);
     time_launches(b, heads, tokens, own);
     time_launches(b, 0, tokens, floor_times);
-    fill_args(b, &args, &cache, heads, tokens);
+    fill_args(b, &args, caches, heads, tokens, 0);
     const struct smla_plan plan = decode_as_told(b, &args, false);
     smla_variant_name(&plan.variant, name);
-    const double median = own[REPLAYS / 2], bytes = (double)tokens * s->topk * s->row_bytes;
-    const double flops = 2.0 * tokens * heads * s->topk * (576 + 512);
+    const double median = own[REPLAYS / 2], bytes = (double)tokens * s->columns * s->row_bytes;
+    const double flops = 2.0 * tokens * heads * s->columns * (args.latent_dim + 64 + 512);
     printf("%s,%d,%d,%d,%.2f,%.2f,%.2f,%.2f,%.0f,%.1f\n", name, heads, tokens, plan.num_splits, median, own[0],
            own[REPLAYS - 1], floor_times[REPLAYS / 2], bytes / median / 1e3, flops / median / 1e6);
     fflush(stdout);
