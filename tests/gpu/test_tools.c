@@ -72,6 +72,7 @@ static void *on_device(const void *host)
 static void upload(void)
 {
     CUDA(cuMemcpyHtoD_v2((uintptr_t)block.device, block.host, block.used));
+    CUDA(cuCtxSynchronize()); /* pageable memory may still be on its way, and our stream waits for no other */
 }
 
 static void download(void)
