@@ -230,7 +230,10 @@ struct weights {
     float p[N_TILES][4];
 };
 
-// Returns non-zero when a weight reached 2, the sign to rescale: bit 14 of an f16 or bf16, bit 30 of a float.
+// Returns non-zero when a weight reached 2, the sign to rescale: bit 14 of an f16 or bf16, bit 30 of a float. The value
+// factor is large where weights or scales were small; AFTER_RESCALE a p of zero must not meet its product with a large
+// scale, which may be infinite. Before, that only looks like a weight that is too large.
+template <bool AFTER_RESCALE>
 SMLA_FN u32 make_weights(weights &w, const float (&s)[N_TILES][4], const key_scales &scale, const warp_place &at)
 {
     u32 packed = 0, plain = 0;
@@ -250,8 +253,11 @@ SMLA_FN u32 make_weights(weights &w, const float (&s)[N_TILES][4], const key_sca
                 u32 &word = w.word[set][n][r];
                 if (FP8) {
                     const float *f = at.value_factor + (8 * n + 2 * at.t) * WARP_SCALE_GROUPS + set;
-                    // In this order: f is large where weights or scales were small, and 0 times infinity is NaN.
-                    word = pack_f16(x * scale.of[r][set] * f[0], y * scale.of[r][set] * f[WARP_SCALE_GROUPS]);
+                    if (AFTER_RESCALE)
+                        word = pack_f16(x * scale.of[r][set] * f[0], y * scale.of[r][set] * f[WARP_SCALE_GROUPS]);
+                    else
+                        word =
+                            pack_f16(x * (scale.of[r][set] * f[0]), y * (scale.of[r][set] * f[WARP_SCALE_GROUPS]));
                 } else if (F16) {
                     word = pack_f16(x, y);
                 } else if (set == 0) {
@@ -366,9 +372,9 @@ SMLA_FN void attend_tile(output_fragments &out, const query_fragments &q, const 
         exchange_scores(s, at, parity);
     mask_scores(s, valid, at);
     weights w;
-    if (any_lane(make_weights(w, s, scale, at) != 0)) {
+    if (any_lane(make_weights<false>(w, s, scale, at) != 0)) {
         rescale(out, s, scale, at);
-        make_weights(w, s, scale, at);
+        make_weights<true>(w, s, scale, at);
     }
 #pragma unroll
     for (int n = 0; n < N_TILES; n++)

@@ -38,13 +38,15 @@ SMLA_FN key_list list_of_token(const smla_params &p, const smla_cache_params &ca
     key_list list = {nullptr, nullptr, cache.topk};
     if (cache.lengths) {
         const int given = load_constant(cache.lengths + (cache.lengths_per_request ? request : block.token));
-        list.length = given < 0 ? 0 : given < cache.topk ? given : cache.topk;
+        list.length = uniform(given < 0 ? 0 : given < cache.topk ? given : cache.topk);
     }
     if (cache.indices)
         list.indices = cache.indices + block.request * cache.indices_request_stride +
                        block.position * cache.indices_token_stride;
     if (cache.block_table)
         list.table = cache.block_table + request * cache.block_table_stride;
+    list.indices = (const int *)shuffle((i64)list.indices, 0); // all lanes have the same: it needs no register per lane
+    list.table = (const int *)shuffle((i64)list.table, 0);
     return list;
 }
 
@@ -96,7 +98,7 @@ SMLA_FN int column_index(const key_range &keys, u32 first, int lane)
     const int which = cache_of_column(keys, first);
     const u32 skipped = which ? main_columns(keys) : 0, column = first + (u32)lane - skipped;
     const key_list list = list_of_cache(keys, which);
-    if (column + skipped >= (u32)keys.end || column >= (u32)list.length)
+    if (first + (u32)lane >= (u32)keys.end || (CACHES == 2 && column >= (u32)list.length))
         return -1;
     return list.indices ? load_constant(list.indices + column) : (int)column;
 }
@@ -173,7 +175,7 @@ SMLA_FN void init_rings()
         return;
     mbarrier_init(full_barrier(i), LANE_COPIES ? 33 : 1); // 33: every lane's copies, and lane 0
     mbarrier_init(empty_barrier(i), RING_WARPS);
-    mbarrier_init(ready_barrier(i), RING_WARPS);
+    mbarrier_init(ready_barrier(i), 32 * RING_WARPS);
     mbarrier_init_fence();
 }
 
@@ -356,7 +358,5 @@ SMLA_FN void widen_tile(int stage, u32 phase, int rank, int lane)
         for (int first = rank; first < TILE; first += ROWS * RING_WARPS)
             widen_rows<ROWS>(tile_of(stage), valid, first, lane);
     fence_bulk_copies();
-    sync_warp();
-    if (lane == 0)
-        mbarrier_arrive(ready_barrier(stage));
+    mbarrier_arrive(ready_barrier(stage)); // every lane, for its own stores
 }

@@ -113,7 +113,9 @@ template <bool TO_F16> SMLA_FN query_terms query_operand(const query_step &step,
 #pragma unroll
     for (int i = 0; i < 4; i++)
         value[i] = query_value(step, i) * factor;
-    if (TO_F16) {
+    if (!TO_F16 && !QUERY_F16 && !QUERY_F32) {
+        terms.high = {step.word[0], step.word[1]}; // bf16 as it is
+    } else if (TO_F16) {
         terms.high = {pack_f16(value[0], value[1]), pack_f16(value[2], value[3])};
         rest[0] = value[0] - f16_low(terms.high.x);
         rest[1] = value[1] - f16_high(terms.high.x);
@@ -311,7 +313,8 @@ SMLA_KERNEL(SMLA_NAME, THREADS, SMLA_BLOCKS_PER_SM)
     const int group_head = warp % RING_WARPS / DIM_SPLIT * GROUP_HEADS;
     const bool active = block.first_head + group_head < p.num_heads;
 
-    wait_for_earlier_kernels();
+    if (p.flags & SMLA_PROGRAMMATIC_LAUNCH)
+        wait_for_earlier_kernels();
     const key_range keys = token_keys(p, block);
     tile_walk walk = start_walk(keys, warp, at.lane);
     raw_query raw; // under way while the first rows are

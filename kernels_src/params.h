@@ -15,6 +15,7 @@
 #define SMLA_LSE_BASE2 1u
 #define SMLA_LSE_WITH_SINK 2u
 #define SMLA_LSE_EMPTY_POSINF 4u
+#define SMLA_PROGRAMMATIC_LAUNCH 16u
 
 struct smla_strides { /* elements */
     long long request, token, head;
