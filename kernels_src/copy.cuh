@@ -19,6 +19,11 @@ SMLA_FN block_place place_of_block(const smla_params &p)
             token * ((p.num_heads + HEADS - 1) / HEADS) + head_block};
 }
 
+SMLA_FN const smla_cache_params &cache_of(const smla_params &p, int which)
+{
+    return CACHES == 2 && which ? p.extra : p.cache;
+}
+
 // What a token attends to in one cache.
 struct key_list {
     const int *indices; // NULL: column j is position j
@@ -33,7 +38,7 @@ struct key_range {
     int begin, end; // columns
 };
 
-SMLA_FN key_list list_of_token(const smla_params &p, const smla_cache_params &cache, const block_place &block, int request)
+SMLA_FN key_list list_of_token(const smla_cache_params &cache, const block_place &block, int request)
 {
     key_list list = {nullptr, nullptr, cache.topk};
     if (cache.lengths) {
@@ -64,7 +69,7 @@ SMLA_FN key_range token_keys(const smla_params &p, const block_place &block)
     if (request < 0 || request >= p.num_requests)
         return keys;
     for (int c = 0; c < CACHES; c++)
-        keys.list[c] = list_of_token(p, p.cache[c], block, request);
+        keys.list[c] = list_of_token(cache_of(p, c), block, request);
     const u32 length =
         CACHES == 2 ? main_columns(keys) + (u32)keys.list[CACHES - 1].length : (u32)keys.list[0].length;
 
@@ -112,7 +117,7 @@ struct row_place {
 // there.
 SMLA_FN row_place place_of_row(const smla_params &p, const key_range &keys, int which, int index)
 {
-    const smla_cache_params &cache = p.cache[which];
+    const smla_cache_params &cache = cache_of(p, which);
     const int *table = list_of_cache(keys, which).table;
     if (index < 0)
         return {nullptr, nullptr};
@@ -169,13 +174,14 @@ constexpr bool LANE_COPIES = !SMLA_BULK || V4 || Q8;
 SMLA_FN void init_rings()
 {
     const int i = thread_index();
-    if (i < WARPS / 2)
+    if (DIM_SPLIT == 2 && i < WARPS / 2)
         mbarrier_init(pair_barrier(i), 64);
     if (i >= KEY_GROUPS * STAGES)
         return;
     mbarrier_init(full_barrier(i), LANE_COPIES ? 33 : 1); // 33: every lane's copies, and lane 0
     mbarrier_init(empty_barrier(i), RING_WARPS);
-    mbarrier_init(ready_barrier(i), 32 * RING_WARPS);
+    if (WIDENED)
+        mbarrier_init(ready_barrier(i), 32 * RING_WARPS);
     mbarrier_init_fence();
 }
 

@@ -244,8 +244,8 @@ SMLA_FN void copy_next(tile_walk &walk, const smla_params &p, const key_range &k
     const int index = walk.index, which = cache_of_column(keys, first_column(walk, keys, tile));
     walk.index = walk.later;
     walk.later = load_index(walk, keys, tile + 2 * RING_WARPS, lane);
-    copy_tile(walk.first_stage + stage, place_of_row(p, keys, which, index), p.cache[which].data, p.cache[which].rope_at,
-              lane);
+    const smla_cache_params &cache = cache_of(p, which);
+    copy_tile(walk.first_stage + stage, place_of_row(p, keys, which, index), cache.data, cache.rope_at, lane);
 }
 
 SMLA_FN tile_walk start_walk(const key_range &keys, int warp, int lane)
@@ -307,14 +307,14 @@ SMLA_FN void walk_tiles(output_fragments &out, const query_fragments &q, tile_wa
 
 SMLA_KERNEL(SMLA_NAME, THREADS, SMLA_BLOCKS_PER_SM)
 {
+    if (p.flags & SMLA_PROGRAMMATIC_LAUNCH)
+        wait_for_earlier_kernels();
     const int warp = uniform(thread_index() / 32);
     const warp_place at = place_of(warp, thread_index() % 32);
     const block_place block = place_of_block(p);
     const int group_head = warp % RING_WARPS / DIM_SPLIT * GROUP_HEADS;
     const bool active = block.first_head + group_head < p.num_heads;
 
-    if (p.flags & SMLA_PROGRAMMATIC_LAUNCH)
-        wait_for_earlier_kernels();
     const key_range keys = token_keys(p, block);
     tile_walk walk = start_walk(keys, warp, at.lane);
     raw_query raw; // under way while the first rows are

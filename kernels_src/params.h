@@ -38,7 +38,7 @@ struct smla_cache_params {
 };
 
 struct smla_params {
-    struct smla_cache_params cache[2]; /* the second one: extra_cache */
+    struct smla_cache_params cache;
     const void *q_latent, *q_rope;
     void *out;
     float *lse;                  /* NULL: not wanted */
@@ -56,6 +56,7 @@ struct smla_params {
     unsigned flags; /* of sparse_mla_decode_args */
     int clustered; /* the parts of a token are a cluster and merge without the workspace */
     int reserved;
+    struct smla_cache_params extra; /* of kernels for two caches; last, where no other kernel reads */
 };
 
 #endif

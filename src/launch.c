@@ -71,7 +71,7 @@ void smla_launch_params(struct smla_params *params, const struct smla_call *call
     const sparse_mla_decode_args *args = &call->args;
     const float tensor_scale = call->main_cache.format == SPARSE_MLA_FLAT_E4M3 ? call->main_cache.tensor_scale : 1.0f;
     *params = (struct smla_params){
-        .cache = {cache_params(&call->main_cache)},
+        .cache = cache_params(&call->main_cache),
         .q_latent = args->q_latent,
         .q_rope = args->q_rope,
         .out = args->out,
@@ -94,6 +94,6 @@ void smla_launch_params(struct smla_params *params, const struct smla_call *call
         .flags = args->flags,
     };
     if (call->has_extra)
-        params->cache[1] = cache_params(&call->extra_cache);
+        params->extra = cache_params(&call->extra_cache);
     place_workspace(params, call, plan);
 }

@@ -493,11 +493,12 @@ static void parameters_are_frozen(void **state)
     assert_int_equal(offsetof(struct smla_cache_params, page_multiplier), 96);
     assert_int_equal(offsetof(struct smla_cache_params, scales_at), 112);
     assert_int_equal(sizeof(struct smla_cache_params), 120);
-    assert_int_equal(offsetof(struct smla_params, q_latent), 240);
-    assert_int_equal(offsetof(struct smla_params, counters), 296);
-    assert_int_equal(offsetof(struct smla_params, q_latent_stride), 320);
-    assert_int_equal(offsetof(struct smla_params, scale_log2), 416);
-    assert_int_equal(offsetof(struct smla_params, clustered), 448);
+    assert_int_equal(offsetof(struct smla_params, q_latent), 120);
+    assert_int_equal(offsetof(struct smla_params, counters), 176);
+    assert_int_equal(offsetof(struct smla_params, q_latent_stride), 200);
+    assert_int_equal(offsetof(struct smla_params, scale_log2), 296);
+    assert_int_equal(offsetof(struct smla_params, clustered), 328);
+    assert_int_equal(offsetof(struct smla_params, extra), 336);
     assert_int_equal(sizeof(struct smla_params), 456);
 }
 
@@ -512,14 +513,13 @@ static void pages_are_divided_exactly(void **state)
         const uint64_t size = (uint64_t)sizes[i];
         call.main_cache.page_size = sizes[i];
         smla_launch_params(&params, &call, &plan);
-        assert_true(params.cache[0].page_shift >= 0 && params.cache[0].page_shift < 64);
+        assert_true(params.cache.page_shift >= 0 && params.cache.page_shift < 64);
         for (uint64_t multiple = 0; multiple <= INT_MAX; multiple += size * (1 + INT_MAX / size / 997))
             for (uint64_t position = multiple ? multiple - 1 : 0; position <= multiple + 1; position++)
                 if (position <= INT_MAX)
-                    assert_int_equal(position * params.cache[0].page_multiplier >> params.cache[0].page_shift,
+                    assert_int_equal(position * params.cache.page_multiplier >> params.cache.page_shift,
                                      position / size);
-        assert_int_equal((uint64_t)INT_MAX * params.cache[0].page_multiplier >> params.cache[0].page_shift,
-                         INT_MAX / size);
+        assert_int_equal((uint64_t)INT_MAX * params.cache.page_multiplier >> params.cache.page_shift, INT_MAX / size);
     }
 }
 
