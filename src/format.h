@@ -6,11 +6,12 @@
  *   again in tests/abi/layout.c.
  * - format.c: an entry of the table and the reader beside it, which is what the GPU is compared with. Rules that no
  *   field of smla_format can express are in smla_check_record() (check.c).
- * - append.c and kernels_src/append.cuh: how it is written, unless it is made of kinds of segments that exist.
+ * - append.c and kernels_src/tool_append.cuh: how it is written, unless it is made of kinds of segments that exist.
  * - variant.c and kernels_src/variant.cuh: its name in the names of kernels, and how a row lies in shared memory;
  *   kernels_src/copy.cuh: how it gets there, and how it is widened to elements of 16 bits.
  * - tests/unit/naive.h, naive_row(): the record once more, as plainly as possible, and tests/unit/host_world.h,
  *   fill_record(): how to make one up. The suites "format", "host" and "host_inputs" then run over it.
+ * - tests/gpu/problem_cache.c: record_of(), write_row() and key_factor(), and a line of `caches` in test_small.c.
  * - README.md: the tables of formats. */
 #ifndef SMLA_FORMAT_H
 #define SMLA_FORMAT_H
