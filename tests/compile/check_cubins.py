@@ -62,13 +62,15 @@ def check_code(program, target, name):
             yield f"it accesses local memory: {', '.join(sorted(local))}"
         return
     loop = {program.instructions[i].opcode for i in program.loops_with("HMMA")}
-    converted = name.split("_")[3] in ("e4m3", "v4", "q8")  # on their way through registers
-    copy = "LDG" if converted else "UBLKCP" if target >= 90 else "LDGSTS"
+    record, query = name.split("_")[3], name.split("_")[6]
+    copy = "UBLKCP" if target >= 90 and record != "q8" else "LDGSTS"  # rows of q8_0 are aligned to 4 bytes
     if not loop:
         yield "no loop has HMMA"
     elif copy not in loop:
         yield f"the key loop has no {copy}"
-    if local := loop & {"LDL", "STL"}:
+    # Rows that are widened, and queries of two terms, ask for more than there is: LOCAL_LIMIT alone holds for them.
+    short = record in ("e4m3", "v4", "q8") or query != "qbf16"
+    if (local := loop & {"LDL", "STL"}) and not short:
         yield f"the key loop accesses local memory: {', '.join(sorted(local))}"
 
 

@@ -34,7 +34,7 @@ $after:
 """
 
 
-def code(target=90, rare="NOP", inside="NOP", old="", new="", name="sparse_mla_decode_fp8_512"):
+def code(target=90, rare="NOP", inside="NOP", old="", new="", name="sparse_mla_decode_fp8_512_64_qbf16_c1"):
     listing = LISTING.replace("{rare}", rare).replace("{inside}", inside).replace(old, new)
     return list(check_cubins.check_code(Program(listing), target, name))
 
@@ -64,8 +64,9 @@ class Code(unittest.TestCase):
         self.assertEqual(code(old="BRA `(.L_x_0)", new="NOP"), ["no loop has HMMA"])
         self.assertEqual(code(target=80), ["the key loop has no LDGSTS"])
         self.assertEqual(code(target=80, old="UBLKCP", new="LDGSTS.E"), [])
-        self.assertEqual(code(name="sparse_mla_decode_v4_448"), ["the key loop has no LDG"])
-        self.assertEqual(code(name="sparse_mla_decode_v4_448", old="UBLKCP", new="LDG.E"), [])
+        q8 = "sparse_mla_decode_q8_512_64_qf32_c1"
+        self.assertEqual(code(name=q8), ["the key loop has no LDGSTS"])
+        self.assertEqual(code(name=q8, old="UBLKCP", new="LDGSTS.E"), [])
 
 
 class Numbers(unittest.TestCase):
