@@ -9,8 +9,13 @@
 SMLA_FN void weigh_cluster(const smla_params &p, const block_place &block, float *weight)
 {
     const int head = thread_index();
-    if (head >= HEADS || block.first_head + head >= p.num_heads)
+    if (head >= HEADS)
         return;
+    if (block.first_head + head >= p.num_heads) { // read beside its neighbours, for nobody
+        for (int part = 0; part < p.num_splits; part++)
+            weight[head * MAX_CLUSTER + part] = 0;
+        return;
+    }
     float own[MAX_CLUSTER], largest = LOWEST, sum = 0;
 #pragma unroll
     for (int part = 0; part < MAX_CLUSTER; part++) {
@@ -138,7 +143,8 @@ SMLA_FN void merge_parts(const smla_params &p, const block_place &block, int war
     float *weight = (float *)(shared_buffer() + RING_AT);
     const float *lse = p.partial_lse + part_index(p, block.row, 0) * HEADS;
     for (int i = thread_index(); i < HEADS * p.num_splits; i += THREADS)
-        weight[i % HEADS * p.num_splits + i / HEADS] = load_partial_1(lse + i);
+        if (block.first_head + i % HEADS < p.num_heads)
+            weight[i % HEADS * p.num_splits + i / HEADS] = load_partial_1(lse + i);
     sync_block();
     weigh_parts(p, weight, block, warp, lane);
     sync_block();
