@@ -8,7 +8,7 @@ import unittest
 ROOT = pathlib.Path(sys.argv[1])
 # The command-line tool is a program: it may print and exit.
 LIBRARY = [path for path in sorted((ROOT / "src").rglob("*.[ch]")) if "cli" not in path.parts]
-PROGRAMS = sorted((ROOT / "examples").rglob("*.[ch]"))
+PROGRAMS = [path for folder in ("examples", "src/cli") for path in sorted((ROOT / folder).rglob("*.[ch]"))]
 HEADERS = sorted((ROOT / "include").rglob("*.h"))
 KERNELS = sorted((ROOT / "kernels_src").iterdir())
 
