@@ -3,7 +3,7 @@
 
 _sparsemla() {
     local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]} command=${COMP_WORDS[1]}
-    local list= words=
+    local list='' words=''
     COMPREPLY=()
     if ((COMP_CWORD == 1)); then
         mapfile -t COMPREPLY < <(compgen -W 'info warm explain verify bench cache --help --version' -- "$cur")

@@ -94,6 +94,14 @@ static _Noreturn void refuse(const struct command *command, const char *format, 
     exit(EXIT_WRONG_USE);
 }
 
+/* `word` is what getopt_long() read last, unless letters behind it are left. */
+static _Noreturn void refuse_option(const struct command *command, const char *word)
+{
+    const char letter[] = {'-', (char)optopt, 0};
+    const bool is_long = !optopt || (strncmp(word, "--", 2) == 0 && strchr(word, '='));
+    refuse(command, "the option is \"%s\"; see below for what is allowed", is_long ? word : letter);
+}
+
 static _Noreturn void refuse_name(const struct command *command, const char *option, const char *value, int length,
                                   const char *const *names)
 {
@@ -244,7 +252,7 @@ struct settings parse_settings(const struct command *command, int argc, char **a
             exit(EXIT_FINE);
         }
         if (letter == '?')
-            refuse(command, "the option is \"%s\"; see below for what is allowed", argv[optind - 1]);
+            refuse_option(command, argv[optind - 1]);
         if (letter == ':')
             refuse(command, "%s lacks its value", argv[optind - 1]);
         if (!strchr(given, letter))

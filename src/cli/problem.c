@@ -37,10 +37,14 @@ void *problem_upload(struct problem *problem, const void *data, size_t bytes)
     return own(problem, device_upload(&problem->session->device, data, bytes));
 }
 
-static void *upload_zeros(struct problem *problem, size_t bytes)
+/* Every byte the same: 0, or 0xFF, which is NaN in every type. */
+static void *upload_filled(struct problem *problem, int byte, size_t bytes)
 {
-    void *zeros = host_alloc(bytes), *pointer = problem_upload(problem, zeros, bytes);
-    free(zeros);
+    void *values = host_alloc(bytes);
+    if (byte)
+        memset(values, byte, bytes);
+    void *pointer = problem_upload(problem, values, bytes);
+    free(values);
     return pointer;
 }
 
@@ -66,11 +70,12 @@ sparse_mla_status problem_init(struct problem *problem, const struct session *se
     const sparse_mla_cache *cache = problem->call.caches;
     problem->pool_bytes =
         (size_t)((num_slots + cache->page_size - 1) / cache->page_size) * (size_t)cache->page_stride_bytes;
-    problem->call.caches[0].data = upload_zeros(problem, problem->pool_bytes);
+    problem->call.caches[0].data = upload_filled(problem, 0, problem->pool_bytes);
     if (shape->width.extra)
-        problem->call.caches[1].data = upload_zeros(problem, problem->pool_bytes);
-    args->out = reserve(problem, rows * (size_t)shape->model->value_dim * (size_t)dtype_bytes(shape->out_dtype));
-    args->lse = reserve(problem, rows * sizeof *args->lse);
+        problem->call.caches[1].data = upload_filled(problem, 0, problem->pool_bytes);
+    args->out =
+        upload_filled(problem, 0xFF, rows * (size_t)shape->model->value_dim * (size_t)dtype_bytes(shape->out_dtype));
+    args->lse = upload_filled(problem, 0xFF, rows * sizeof *args->lse);
     return add_workspace(problem);
 }
 

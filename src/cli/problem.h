@@ -16,7 +16,8 @@ struct problem {
     int num_owned;
 };
 
-/* Zeroed caches of `num_slots` slots, outputs, and a workspace; indices, lengths and q are the caller's to set. */
+/* Zeroed caches of `num_slots` slots, outputs full of NaN, and a workspace; indices, lengths and q are the caller's to
+ * set. */
 sparse_mla_status problem_init(struct problem *problem, const struct session *session, const struct shape *shape,
                                int64_t num_slots);
 void problem_free(struct problem *problem);

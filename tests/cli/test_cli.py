@@ -47,6 +47,15 @@ class Usage(ToolTest):
         self.wrong('the option is "--arch"', "info", "--arch", "sm_90")
         self.wrong('the option is "--share"', "cache", "list", "--share")
 
+    def test_other_spellings(self):
+        self.wrong('the option is "-x"', "info", "-x")
+        self.wrong('the option is "-x"', "cache", "list", "-xy")
+        self.wrong('the option is "-j"', "info", "-j")
+        self.wrong('the option is "--json=5"', "info", "--json=5")
+        self.assertEqual(self.output("info", "--js", "--cache=" + self.cache), self.output("info", "--json", "--cache",
+                                                                                           self.cache))
+        self.wrong('"x" is one word too many', "info", "--", "x")
+
     def test_values(self):
         warm = "warm", "--model", "glm-5", "--arch"
         self.wrong('--model is "gpt"; allowed: ' + ", ".join(MODELS), "warm", "--model", "gpt")
