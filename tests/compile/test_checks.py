@@ -88,8 +88,9 @@ class Numbers(unittest.TestCase):
 
     def test_table(self):
         self.assertEqual(self.against_table(True), 0)
-        self.assertEqual(self.against_table(True, registers=127), 1)
-        self.assertEqual(self.against_table(True, registers=129), 1)
+        self.assertEqual(self.against_table(True, registers=127), 0)
+        self.assertEqual(self.against_table(True, registers=126), 1)
+        self.assertEqual(self.against_table(True, registers=130), 1)
         self.assertEqual(self.against_table(False, registers=144, shared=99), 0)
         self.assertEqual(self.against_table(False, registers=145, local=8, shared=101, code=1101), 4)
         self.assertEqual(self.against_table(True, code=1100), 0)
