@@ -48,7 +48,8 @@ enum smla_entry_result smla_entry_parse(const void *bytes, size_t size, struct s
     if (get(at + 8, 4) != SMLA_SCHEMA)
         return SMLA_ENTRY_OTHER_SCHEMA;
     uint64_t key_size = get(at + 16, 4), cubin_size = get(at + 24, 8), body = size - SMLA_ENTRY_HEADER;
-    if (key_size > body || cubin_size != body - key_size || cubin_size == 0)
+    if (key_size > SMLA_KEY_MAX || key_size > body || cubin_size != body - key_size || cubin_size == 0 ||
+        get(at + 20, 4) != 0)
         return SMLA_ENTRY_DAMAGED;
     checksum(at, size, sum);
     if (memcmp(at + CHECKSUM_OFFSET, sum, sizeof sum) != 0)
