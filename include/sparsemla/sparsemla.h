@@ -28,7 +28,9 @@
  * - Pointers are device pointers with the CUDA backend and host pointers with the host backend.
  * - "Optional" pointers may be NULL; all others may not.
  * - Functions that return sparse_mla_status leave a sentence for sparse_mla_last_error() when they fail.
- *   A failed call changes neither the context nor the workspace nor any output.
+ *   A failed call changes neither the context nor the workspace nor any output. Each names what it returns, where "a
+ *   status of the driver" is NO_DRIVER, DRIVER_TOO_OLD, DRIVER_ERROR or OUT_OF_MEMORY, and "of the compiler" is
+ *   NO_COMPILER, COMPILER_TOO_OLD, COMPILE_FAILED or OUT_OF_MEMORY. The host backend gives neither, but OUT_OF_MEMORY.
  * - Nothing in this library exits, aborts or prints. The environment is read by sparse_mla_create() only.
  */
 #ifndef SPARSEMLA_H
@@ -48,10 +50,10 @@ extern "C" {
 #define SPARSE_MLA_API
 #endif
 
-/** Version of this header; sparse_mla_version() is that of the library. The first number is the SONAME. */
+/** Version of this header, first number: that of the SONAME. sparse_mla_version() is the version of the library. */
 #define SPARSE_MLA_VERSION_MAJOR 0
-#define SPARSE_MLA_VERSION_MINOR 1
-#define SPARSE_MLA_VERSION_PATCH 0
+#define SPARSE_MLA_VERSION_MINOR 1 /**< second number */
+#define SPARSE_MLA_VERSION_PATCH 0 /**< third number */
 
 /** A CUDA stream: CUstream and cudaStream_t are both `struct CUstream_st *`, so no cuda.h is needed here. */
 struct CUstream_st;
@@ -370,7 +372,7 @@ typedef enum sparse_mla_on_miss {
 
 /** Code path and limits. AUTO follows the device; the others force a path on any device that can run it. */
 typedef enum sparse_mla_profile {
-    SPARSE_MLA_PROFILE_AUTO = 0,
+    SPARSE_MLA_PROFILE_AUTO = 0, /**< that of the device, see sparse_mla_device.profile */
     SPARSE_MLA_PROFILE_SM80 = 1, /**< cp.async, integer fp8 conversion, 99 KiB of shared memory */
     SPARSE_MLA_PROFILE_SM89 = 2, /**< cp.async, hardware fp8 conversion, 99 KiB */
     SPARSE_MLA_PROFILE_SM90 = 3, /**< bulk copies, 227 KiB */
@@ -414,7 +416,8 @@ typedef struct sparse_mla_context sparse_mla_context;
 typedef struct sparse_mla_plan_info {
     size_t struct_size;       /**< sizeof(sparse_mla_plan_info); set by sparse_mla_plan_info_init() */
     char variant[128];        /**< kernel name: the same string in profiler, log, cache and tool */
-    uint32_t grid_x, grid_y;  /**< thread blocks */
+    uint32_t grid_x;          /**< thread blocks along x */
+    uint32_t grid_y;          /**< thread blocks along y */
     uint32_t block_threads;   /**< threads per block */
     uint32_t num_splits;      /**< parts that a token's keys are cut into; merged in the same launch */
     uint32_t shared_bytes;    /**< dynamic shared memory per block */
@@ -502,12 +505,14 @@ static inline void sparse_mla_options_init(sparse_mla_options *options)
     options->struct_size = sizeof *options;
 }
 
+/** Fills with zeros: for sparse_mla_decode_explain() to write to. */
 static inline void sparse_mla_plan_info_init(sparse_mla_plan_info *info)
 {
     memset(info, 0, sizeof *info);
     info->struct_size = sizeof *info;
 }
 
+/** Fills with zeros: for sparse_mla_device_info() to write to. */
 static inline void sparse_mla_device_init(sparse_mla_device *device)
 {
     memset(device, 0, sizeof *device);
@@ -520,7 +525,7 @@ static inline void sparse_mla_device_init(sparse_mla_device *device)
  *
  * @param options  NULL: all defaults
  * @param context  receives the context; NULL on failure
- * @return OK, INVALID_ARGUMENT, OUT_OF_MEMORY
+ * @return OK, INVALID_ARGUMENT, UNSUPPORTED, OUT_OF_MEMORY
  */
 SPARSE_MLA_API sparse_mla_status sparse_mla_create(const sparse_mla_options *options, sparse_mla_context **context);
 
@@ -540,6 +545,8 @@ SPARSE_MLA_API void sparse_mla_destroy(sparse_mla_context *context);
  * its own workspace.
  *
  * With the host backend the work is done when the call returns and `stream` is ignored.
+ *
+ * @return OK, INVALID_ARGUMENT, UNSUPPORTED, WORKSPACE_TOO_SMALL, NOT_READY, a status of the driver or of the compiler
  */
 SPARSE_MLA_API sparse_mla_status sparse_mla_decode(sparse_mla_context *context, const sparse_mla_decode_args *args,
                                                    struct CUstream_st *stream);
@@ -547,6 +554,8 @@ SPARSE_MLA_API sparse_mla_status sparse_mla_decode(sparse_mla_context *context, 
 /**
  * Compiles or loads every variant that sparse_mla_decode() can choose for 1 .. args->num_tokens tokens of these
  * arguments. Data pointers are not read and may be NULL.
+ *
+ * @return as sparse_mla_decode(), but never WORKSPACE_TOO_SMALL
  */
 SPARSE_MLA_API sparse_mla_status sparse_mla_decode_prepare(sparse_mla_context *context,
                                                            const sparse_mla_decode_args *args,
@@ -555,7 +564,9 @@ SPARSE_MLA_API sparse_mla_status sparse_mla_decode_prepare(sparse_mla_context *c
 /**
  * Bytes of workspace that serve every call with 1 .. args->num_tokens tokens of these arguments, whatever the
  * lengths. Never shrinks as num_tokens grows; at most 64 MiB; 0 with the host backend. Data pointers are not
- * read and may be NULL.
+ * read and may be NULL. After a failure `bytes` is 0.
+ *
+ * @return OK, INVALID_ARGUMENT, UNSUPPORTED, a status of the driver
  */
 SPARSE_MLA_API sparse_mla_status sparse_mla_decode_workspace(sparse_mla_context *context,
                                                              const sparse_mla_decode_args *args,
@@ -563,12 +574,19 @@ SPARSE_MLA_API sparse_mla_status sparse_mla_decode_workspace(sparse_mla_context 
 
 /**
  * Prepares a workspace, once after its allocation: zeroes, on `stream`, the counters at its front. Every decode
- * leaves them zero. The rest may hold anything.
+ * leaves them zero. The rest may hold anything. Does nothing for 0 bytes or with the host backend.
+ *
+ * @return OK, INVALID_ARGUMENT, WORKSPACE_TOO_SMALL, a status of the driver
  */
 SPARSE_MLA_API sparse_mla_status sparse_mla_workspace_init(sparse_mla_context *context, void *workspace, size_t bytes,
                                                            struct CUstream_st *stream);
 
-/** Plans a call without running it. Data pointers are not read and may be NULL. */
+/**
+ * Plans a call without running it. Data pointers are not read and may be NULL. With the host backend the variant is
+ * "host" and all else 0.
+ *
+ * @return OK, INVALID_ARGUMENT, UNSUPPORTED, a status of the driver
+ */
 SPARSE_MLA_API sparse_mla_status sparse_mla_decode_explain(sparse_mla_context *context,
                                                            const sparse_mla_decode_args *args,
                                                            struct CUstream_st *stream, sparse_mla_plan_info *info);
@@ -585,7 +603,7 @@ SPARSE_MLA_API sparse_mla_status sparse_mla_decode_explain(sparse_mla_context *c
  * exp(part_lse[i]) is below 2^-126 of the largest is not read. Streams, threads, cold kernels and the host backend are
  * as with sparse_mla_decode(); to load the kernel ahead: sparse_mla_tools_prepare(). Needs no workspace.
  *
- * @return OK, INVALID_ARGUMENT, and what sparse_mla_decode() returns for want of driver, compiler or memory
+ * @return OK, INVALID_ARGUMENT, UNSUPPORTED, NOT_READY, a status of the driver or of the compiler
  */
 SPARSE_MLA_API sparse_mla_status sparse_mla_merge(sparse_mla_context *context, const sparse_mla_merge_args *args,
                                                   struct CUstream_st *stream);
@@ -593,7 +611,9 @@ SPARSE_MLA_API sparse_mla_status sparse_mla_merge(sparse_mla_context *context, c
 /**
  * Maps request-local positions to physical slots, once for the many layers that share indices: the same block-table
  * rule, masking and faults as sparse_mla_decode(), whose indices the result can be. Every column of `slots` is written.
- * Streams, threads, cold kernels and status as with sparse_mla_merge().
+ * Streams, threads and cold kernels are as with sparse_mla_merge().
+ *
+ * @return as sparse_mla_merge()
  */
 SPARSE_MLA_API sparse_mla_status sparse_mla_map_slots(sparse_mla_context *context,
                                                       const sparse_mla_map_slots_args *args,
@@ -610,7 +630,9 @@ SPARSE_MLA_API sparse_mla_status sparse_mla_map_slots(sparse_mla_context *contex
  *
  * Rounding is to nearest even. e4m3 saturates at +-448 and keeps NaN, bf16 and f16 keep both NaN and infinity; all NaN
  * become one. Bytes outside the records are left as they are. CUDA and host backend write the same bytes. Streams,
- * threads, cold kernels and status as with sparse_mla_merge().
+ * threads and cold kernels are as with sparse_mla_merge().
+ *
+ * @return as sparse_mla_merge()
  */
 SPARSE_MLA_API sparse_mla_status sparse_mla_cache_append(sparse_mla_context *context,
                                                          const sparse_mla_cache_append_args *args,
@@ -619,6 +641,8 @@ SPARSE_MLA_API sparse_mla_status sparse_mla_cache_append(sparse_mla_context *con
 /**
  * Compiles or loads the kernels of sparse_mla_merge(), sparse_mla_map_slots() and sparse_mla_cache_append(), one each.
  * sparse_mla_decode_prepare() leaves them alone. Does nothing with the host backend.
+ *
+ * @return as sparse_mla_merge()
  */
 SPARSE_MLA_API sparse_mla_status sparse_mla_tools_prepare(sparse_mla_context *context, struct CUstream_st *stream);
 
@@ -627,26 +651,49 @@ SPARSE_MLA_API sparse_mla_status sparse_mla_tools_prepare(sparse_mla_context *co
  * sparse_mla_decode() can choose for 1 .. args->num_tokens tokens of these arguments. A kernel that cannot be
  * written there is a failure: SPARSE_MLA_CACHE_ERROR, or SPARSE_MLA_INVALID_ARGUMENT with options.no_disk_cache.
  *
- * @param target  "sm_120" and the like: what NVRTC supports
+ * @param context  either backend, though with the host backend it will not run what it compiles
+ * @param args     as for sparse_mla_decode_prepare()
+ * @param target   "sm_120" and the like: what NVRTC supports
+ * @return OK, INVALID_ARGUMENT, UNSUPPORTED, CACHE_ERROR, a status of the compiler
  */
 SPARSE_MLA_API sparse_mla_status sparse_mla_warm(sparse_mla_context *context, const sparse_mla_decode_args *args,
                                                  const char *target);
 
-/** Compiles into the disk cache, for any architecture and without a GPU, the kernels of sparse_mla_tools_prepare(). */
+/**
+ * Compiles into the disk cache, for any architecture and without a GPU, the kernels of sparse_mla_tools_prepare().
+ *
+ * @return as sparse_mla_warm(), whose target this is
+ */
 SPARSE_MLA_API sparse_mla_status sparse_mla_tools_warm(sparse_mla_context *context, const char *target);
 
-/** Visits the entries of the cache directory. This and the next two: a directory that does not exist is empty; one
- *  that may not be trusted or cannot be read is SPARSE_MLA_CACHE_ERROR. */
+/**
+ * Visits the entries of the cache directory, in no order. This and the next two: a directory that does not exist is
+ * empty; one that may not be trusted or cannot be read is SPARSE_MLA_CACHE_ERROR.
+ *
+ * @return OK, INVALID_ARGUMENT, CACHE_ERROR
+ */
 SPARSE_MLA_API sparse_mla_status sparse_mla_cache_list(sparse_mla_context *context, sparse_mla_cache_entry_fn visit,
                                                        void *user);
 
-/** Reads every entry in full; `bad` receives the number of damaged ones. */
+/**
+ * Reads every entry in full; `bad` receives the number of damaged ones.
+ *
+ * @return OK, INVALID_ARGUMENT, CACHE_ERROR
+ */
 SPARSE_MLA_API sparse_mla_status sparse_mla_cache_check(sparse_mla_context *context, uint32_t *bad);
 
-/** Deletes every entry of the cache directory; kernels in memory stay usable. */
+/**
+ * Deletes every entry of the cache directory; kernels in memory stay usable.
+ *
+ * @return OK, INVALID_ARGUMENT; CACHE_ERROR when one cannot be deleted, after the others
+ */
 SPARSE_MLA_API sparse_mla_status sparse_mla_cache_clear(sparse_mla_context *context);
 
-/** Describes the device of `stream`. */
+/**
+ * Describes the device of `stream`; NULL is the legacy stream of the current context.
+ *
+ * @return OK, INVALID_ARGUMENT, UNSUPPORTED, a status of the driver
+ */
 SPARSE_MLA_API sparse_mla_status sparse_mla_device_info(sparse_mla_context *context, struct CUstream_st *stream,
                                                         sparse_mla_device *info);
 

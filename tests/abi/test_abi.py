@@ -50,8 +50,10 @@ class Binary(unittest.TestCase):
         return re.findall(rf"\({tag}\).*\[(.*)\]", text)
 
     def test_exports_are_the_functions_of_the_header(self):
-        lines = run(OPTIONS.nm, "-D", "--defined-only", OPTIONS.shared).stdout.splitlines()
-        exports = {line.split()[-1].split("@")[0] for line in lines if line.split()[-2] != "A"}
+        lines = run(OPTIONS.nm, "-D", "--defined-only", "--with-symbol-versions", OPTIONS.shared).stdout.splitlines()
+        names = [line.split()[-1] for line in lines if line.split()[-2] != "A"]
+        self.assertEqual([name for name in names if not name.endswith("@@SPARSEMLA_0")], [])
+        exports = {name.split("@")[0] for name in names}
         header = pathlib.Path(OPTIONS.include, "sparsemla", "sparsemla.h").read_text()
         declared = set(re.findall(r"^SPARSE_MLA_API [^;(]*?\b(sparse_mla_\w+)\(", header, re.M))
         self.assertGreater(len(declared), 10)
@@ -62,6 +64,9 @@ class Binary(unittest.TestCase):
         needed = self.dynamic("NEEDED")
         self.assertIn("libc.so.6", needed)
         self.assertEqual([name for name in needed if not allowed.fullmatch(name)], [])
+
+    def test_looks_for_libraries_nowhere_of_its_own(self):
+        self.assertEqual(self.dynamic("RPATH") + self.dynamic("RUNPATH"), [])
 
     def test_soname(self):
         self.assertEqual(self.dynamic("SONAME"), ["libsparsemla.so.0"])

@@ -1,6 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Uses the library as its users do: installed and found by pkg-config, and as a Meson subproject."""
+"""Uses the library as its users do, each time for a decode on the host whose values the program checks: installed and
+found by pkg-config or CMake, where it was installed and moved from there; as a Meson subproject; and from a tarball.
+
+test_package.py SOURCE BUILD installed|cmake|subproject|tarball
+Exit status 77 (skipped): there is no cmake, or no git checkout to pack."""
 import glob
+import json
 import os
 import shutil
 import subprocess
@@ -8,75 +13,164 @@ import sys
 import tempfile
 import unittest
 
-SOURCE, BUILD = sys.argv[1:3]
-HERE = os.path.dirname(os.path.abspath(__file__))
-MINIMAL = [os.path.join(SOURCE, "examples", name) for name in ("minimal.c", "device.c")]
+SOURCE, BUILD, CHOSEN = sys.argv[1:4]
+SKIPPED = 77
+CONSUMER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "consumer")
+CALLER_C, CALLER_CPP = (os.path.join(CONSUMER, name) for name in ("caller.c", "caller.cpp"))
 WARNINGS = ["-Wall", "-Wextra", "-Wpedantic", "-Werror"]
 
 
+def attempt(*command, **environment):
+    return subprocess.run(command, env={**os.environ, **environment}, stdin=subprocess.DEVNULL,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
 def run(*command, **environment):
-    result = subprocess.run(command, env={**os.environ, **environment}, stdin=subprocess.DEVNULL,
-                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    result = attempt(*command, **environment)
     if result.returncode != 0:
         raise AssertionError(f"{' '.join(command)} exited with {result.returncode}:\n{result.stdout}")
     return result.stdout
 
 
-class Installed(unittest.TestCase):
+def project_version():
+    with open(os.path.join(BUILD, "meson-info", "intro-projectinfo.json")) as file:
+        return json.load(file)["version"]
+
+
+class InTree(unittest.TestCase):
+    """With an installed tree, moved after the installation: nothing may remember where it was."""
+
     @classmethod
     def setUpClass(cls):
         cls.root = tempfile.mkdtemp()
-        run("meson", "install", "-C", BUILD, "--no-rebuild", "--destdir", cls.root)
-        (cls.pc,) = glob.glob(cls.root + "/**/sparsemla.pc", recursive=True)
-        (library,) = glob.glob(cls.root + "/**/libsparsemla.so", recursive=True)
-        cls.libdir = os.path.dirname(library)
+        cls.addClassCleanup(shutil.rmtree, cls.root)
+        staged, cls.prefix = cls.root + "/staged", cls.root + "/moved"
+        run("meson", "install", "-C", BUILD, "--no-rebuild", "--destdir", staged)
+        (header,) = glob.glob(staged + "/**/sparsemla/sparsemla.h", recursive=True)
+        prefix = os.path.dirname(os.path.dirname(os.path.dirname(header)))
+        os.rename(prefix, cls.prefix)
+        left = [name for _, _, names in os.walk(staged) for name in names]
+        assert not left, f"installed outside the prefix: {left}"
+        cls.libdir = os.path.dirname(cls.find("libsparsemla.so"))
 
     @classmethod
-    def tearDownClass(cls):
-        shutil.rmtree(cls.root)
+    def find(cls, name):
+        (path,) = glob.glob(f"{cls.prefix}/**/{name}", recursive=True)
+        return path
 
+    def check(self, program, value):
+        output = run(program, LD_LIBRARY_PATH=self.libdir)
+        major, minor, patch = map(int, project_version().split("."))
+        self.assertIn(f"version {10000 * major + 100 * minor + patch}, out {value} ", output)
+
+
+class Installed(InTree):
     def pkg_config(self, *options):
-        return run("pkg-config", *options, "sparsemla", PKG_CONFIG_PATH=os.path.dirname(self.pc),
-                   PKG_CONFIG_SYSROOT_DIR=self.root, PKG_CONFIG_ALLOW_SYSTEM_CFLAGS="1",
-                   PKG_CONFIG_ALLOW_SYSTEM_LIBS="1").split()
+        folder = os.path.dirname(self.find("sparsemla.pc"))
+        return run("pkg-config", f"--define-variable=prefix={self.prefix}", *options, "sparsemla",
+                   PKG_CONFIG_PATH=folder).split()
 
-    def build_and_run(self, *command):
+    def build(self, *command):
         program = os.path.join(self.root, "program")
         run(*command, "-o", program)
-        return run(program, LD_LIBRARY_PATH=self.libdir, SPARSEMLA_CACHE_DIR=self.root + "/cache")
+        return program
 
-    def test_needs_no_other_package(self):
-        with open(self.pc) as file:
+    def test_every_kind_of_file(self):
+        for name in ("libsparsemla.so.0", "libsparsemla.a", "sparsemla-config-version.cmake"):
+            self.find(name)
+
+    def test_package_file(self):
+        self.assertEqual(self.pkg_config("--modversion"), [project_version()])
+        with open(self.find("sparsemla.pc")) as file:
             self.assertNotIn("Requires", file.read())
+        self.assertEqual(set(self.pkg_config("--libs")), {"-L" + self.libdir, "-lsparsemla"})
+        self.assertLessEqual({"-lsparsemla", "-lm", "-pthread"}, set(self.pkg_config("--libs", "--static")))
 
     def test_c(self):
-        output = self.build_and_run("gcc", "-std=c11", *WARNINGS, *MINIMAL, *self.pkg_config("--cflags", "--libs"),
-                                    "-lm", "-ldl")
-        self.assertIn("out 0x4000", output)
+        program = self.build("gcc", "-std=c11", *WARNINGS, CALLER_C, *self.pkg_config("--cflags", "--libs"))
+        self.check(program, "0x4000")
+        self.assertIn("[libsparsemla.so.0]", run("readelf", "-d", program))
 
     def test_static(self):
-        archive = os.path.join(self.libdir, "libsparsemla.a")
-        flags = [archive if flag == "-lsparsemla" else flag
+        flags = ["-l:libsparsemla.a" if flag == "-lsparsemla" else flag
                  for flag in self.pkg_config("--cflags", "--libs", "--static")]
-        self.assertIn(archive, flags)
-        self.assertIn("out 0x4000", self.build_and_run("gcc", "-std=c11", *MINIMAL, *flags, "-lm", "-ldl"))
+        program = self.build("gcc", "-std=c11", *WARNINGS, CALLER_C, *flags)
+        self.check(program, "0x4000")
+        self.assertNotIn("libsparsemla", run("readelf", "-d", program))
 
     def test_cpp(self):
-        caller = os.path.join(HERE, "consumer", "caller.cpp")
-        output = self.build_and_run("g++", "-std=c++11", *WARNINGS, caller, *self.pkg_config("--cflags", "--libs"))
-        self.assertIn("out 0x3f80", output)
+        self.check(self.build("g++", "-std=c++11", *WARNINGS, CALLER_CPP, *self.pkg_config("--cflags", "--libs")),
+                   "0x3f80")
+
+    def test_tool(self):
+        if os.path.exists(os.path.join(BUILD, "src", "cli", "sparsemla")):
+            tool = os.path.join(self.prefix, "bin", "sparsemla")
+            self.assertIn(project_version(), run(tool, "--version", LD_LIBRARY_PATH=self.libdir))
+
+
+class Cmake(InTree):
+    def configure(self, wanted):
+        folder = os.path.join(self.root, "cmake-" + wanted)
+        return folder, attempt("cmake", "-S", CONSUMER, "-B", folder, f"-DCMAKE_PREFIX_PATH={self.prefix}",
+                               f"-DWANTED={wanted}", "-DCMAKE_VERBOSE_MAKEFILE=ON")
+
+    def test_caller(self):
+        folder, result = self.configure(project_version())
+        self.assertEqual(result.returncode, 0, result.stdout)
+        run("cmake", "--build", folder)
+        self.check(folder + "/caller.c.out", "0x4000")
+        self.check(folder + "/caller.cpp.out", "0x3f80")
+
+    def test_versions(self):
+        major, minor, patch = map(int, project_version().split("."))
+        self.assertEqual(self.configure(f"{major}.{minor}")[1].returncode, 0)
+        for other in (f"{major}.{minor}.{patch + 1}", f"{major}.{minor + 1}", f"{major + 1}.0"):
+            _, result = self.configure(other)
+            self.assertNotEqual(result.returncode, 0, other)
+            self.assertIn(f"version: {project_version()}", result.stdout)
 
 
 class Subproject(unittest.TestCase):
     def test_consumer(self):
         with tempfile.TemporaryDirectory() as root:
             project, build = os.path.join(root, "consumer"), os.path.join(root, "build")
-            shutil.copytree(os.path.join(HERE, "consumer"), project)
+            shutil.copytree(CONSUMER, project)
             os.mkdir(os.path.join(project, "subprojects"))
             os.symlink(SOURCE, os.path.join(project, "subprojects", "sparsemla"))
             run("meson", "setup", "--buildtype=debug", build, project)
             run("meson", "test", "-C", build)
 
 
+class Tarball(unittest.TestCase):
+    def test_builds_and_tests_itself(self):
+        with tempfile.TemporaryDirectory() as root:
+            build = os.path.join(root, "dist")
+            options = ["-Dexamples=false", "-Dtool=false"]
+            # A build folder of its own: the one in use is not to be touched by a test.
+            run("meson", "setup", *options, build, SOURCE)
+            run("meson", "dist", "-C", build, "--no-tests", "--allow-dirty", "--formats", "xztar")
+            name = "sparsemla-" + project_version()
+            shutil.unpack_archive(f"{build}/meson-dist/{name}.tar.xz", root)
+            run("meson", "setup", "--buildtype=debug", *options, root + "/build", f"{root}/{name}")
+            run("meson", "test", "-C", root + "/build", "--suite", "unit")
+            with open(root + "/build/meson-logs/testlog.json") as file:
+                results = [json.loads(line)["result"] for line in file]
+            self.assertGreater(len(results), 10)
+            self.assertEqual(set(results) - {"OK", "SKIP"}, set())
+
+
+def skip_reason():
+    if CHOSEN == "cmake" and not shutil.which("cmake"):
+        return "there is no cmake"
+    if CHOSEN == "tarball" and not shutil.which("git"):
+        return "there is no git"
+    if CHOSEN == "tarball" and attempt("git", "-C", SOURCE, "ls-files", "--error-unmatch", "meson.build").returncode:
+        return "this is no git checkout"
+    return None
+
+
 if __name__ == "__main__":
-    unittest.main(argv=sys.argv[:1])
+    if reason := skip_reason():
+        print("skipped:", reason)
+        sys.exit(SKIPPED)
+    unittest.main(argv=[sys.argv[0], CHOSEN.capitalize()])
