@@ -58,6 +58,20 @@ static sparse_mla_status launch(sparse_mla_context *context, const struct prepar
     return smla_kernel_launch(&context->driver, &p->place, &kernel, &p->plan, &params);
 }
 
+static sparse_mla_status run(sparse_mla_context *context, const struct prepared *p)
+{
+    return context->backend == SPARSE_MLA_BACKEND_HOST ? smla_host_decode(&p->call) : launch(context, p);
+}
+
+static sparse_mla_status run_dumped(sparse_mla_context *context, const struct prepared *p)
+{
+    const struct smla_driver *driver = context->backend == SPARSE_MLA_BACKEND_HOST ? NULL : &context->driver;
+    struct smla_recording *recording = smla_dump_begin(&context->dump, &p->call, driver, &p->place);
+    const sparse_mla_status status = run(context, p);
+    smla_dump_end(&context->dump, recording, status);
+    return status;
+}
+
 sparse_mla_status sparse_mla_decode(sparse_mla_context *context, const sparse_mla_decode_args *args,
                                     struct CUstream_st *stream)
 {
@@ -65,10 +79,11 @@ sparse_mla_status sparse_mla_decode(sparse_mla_context *context, const sparse_ml
     sparse_mla_status status = check_call(context, &p.call, args, SMLA_CHECK_POINTERS);
     if (status != SPARSE_MLA_OK || p.call.args.num_tokens == 0)
         return status;
-    if (context->backend == SPARSE_MLA_BACKEND_HOST)
-        return smla_host_decode(&p.call);
-    status = plan_call(context, &p, stream);
-    return status == SPARSE_MLA_OK ? launch(context, &p) : status;
+    if (context->backend != SPARSE_MLA_BACKEND_HOST)
+        status = plan_call(context, &p, stream);
+    if (status != SPARSE_MLA_OK)
+        return status;
+    return context->dump.dir ? run_dumped(context, &p) : run(context, &p);
 }
 
 sparse_mla_status sparse_mla_decode_prepare(sparse_mla_context *context, const sparse_mla_decode_args *args,

@@ -35,11 +35,25 @@ static sparse_mla_status check_options(const sparse_mla_options *options)
         {"backend", "0 (CUDA) or 1 (HOST)", options->backend, SPARSE_MLA_BACKEND_HOST},
         {"on_miss", "0 (COMPILE) or 1 (FAIL)", options->on_miss, SPARSE_MLA_ON_MISS_FAIL},
         {"profile", "0 (AUTO) to 4 (SM120)", options->profile, SPARSE_MLA_PROFILE_SM120},
+        {"dump_when", "0 (EVERY_CALL) or 1 (ON_FAULT)", options->dump_when, SPARSE_MLA_DUMP_ON_FAULT},
     };
     for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++)
         if (rules[i].value < 0 || rules[i].value > rules[i].last)
             return smla_fail(SPARSE_MLA_INVALID_ARGUMENT, "options.%s is %d; allowed: %s", rules[i].name,
                              rules[i].value, rules[i].allowed);
+    return SPARSE_MLA_OK;
+}
+
+static sparse_mla_status fill_dump(struct smla_dump *dump, const sparse_mla_options *options,
+                                   const struct smla_edges *edges, const struct smla_log *log)
+{
+    const char *dir = options->dump_dir ? options->dump_dir : edges->environment("SPARSEMLA_DUMP");
+    const char *when = options->dump_dir ? NULL : edges->environment("SPARSEMLA_DUMP_WHEN");
+    dump->fs = edges->fs;
+    dump->log = log;
+    dump->faults_only = when ? strcmp(when, "fault") == 0 : options->dump_when == SPARSE_MLA_DUMP_ON_FAULT;
+    if (dir && *dir && !(dump->dir = strdup(dir)))
+        return smla_fail(SPARSE_MLA_OUT_OF_MEMORY, "no memory for options.dump_dir");
     return SPARSE_MLA_OK;
 }
 
@@ -54,6 +68,9 @@ static sparse_mla_status fill(sparse_mla_context *context, const sparse_mla_opti
     context->open_driver = edges->open_driver;
     if (nvrtc_path && *nvrtc_path && !(context->nvrtc_path = strdup(nvrtc_path)))
         return smla_fail(SPARSE_MLA_OUT_OF_MEMORY, "no memory for options.nvrtc_path");
+    const sparse_mla_status status = fill_dump(&context->dump, options, edges, &context->log);
+    if (status != SPARSE_MLA_OK)
+        return status;
     return smla_cache_init(&context->cache, edges->fs, &context->log, options, edges->environment);
 }
 
@@ -83,6 +100,7 @@ sparse_mla_status smla_context_create(const sparse_mla_options *given, const str
         smla_cache_finish(&context->cache);
         pthread_mutex_destroy(&context->mutex);
         free(context->nvrtc_path);
+        free(context->dump.dir);
         free(context);
         return status;
     }
@@ -109,6 +127,7 @@ void sparse_mla_destroy(sparse_mla_context *context)
     }
     pthread_mutex_destroy(&context->mutex);
     free(context->nvrtc_path);
+    free(context->dump.dir);
     free(context);
 }
 

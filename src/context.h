@@ -3,6 +3,7 @@
 #ifndef SMLA_CONTEXT_H
 #define SMLA_CONTEXT_H
 
+#include "dump.h"
 #include "jit.h"
 
 /* Everything through which a context reaches the world. */
@@ -21,6 +22,7 @@ struct sparse_mla_context {
     struct smla_log log;
     struct smla_cache cache;
     struct smla_jit jit;
+    struct smla_dump dump;
     sparse_mla_status (*open_driver)(struct smla_driver *driver);
 
     pthread_mutex_t mutex;     /* guards what follows */

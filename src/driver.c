@@ -44,6 +44,8 @@ static const char *fill(struct smla_driver *driver, get_proc_address_fn get)
         {&driver->func_set_attribute, "cuFuncSetAttribute", 9000},
         {&driver->launch_kernel_ex, "cuLaunchKernelEx", 11060},
         {&driver->memset_d8_async, "cuMemsetD8Async", 3020},
+        {&driver->stream_synchronize, "cuStreamSynchronize", 2000},
+        {&driver->memcpy_d_to_h, "cuMemcpyDtoH", 3020},
     };
     for (size_t i = 0; i < sizeof functions / sizeof functions[0]; i++) {
         void *function = look_up(get, functions[i].name, functions[i].version);

@@ -96,6 +96,10 @@ struct smla_driver {
                             void **extra);
     int (*memset_d8_async)(unsigned long long pointer, unsigned char value, size_t bytes, struct CUstream_st *stream);
 
+    /* Only to dump calls. */
+    int (*stream_synchronize)(struct CUstream_st *stream);
+    int (*memcpy_d_to_h)(void *to, unsigned long long from, size_t bytes);
+
     /* NULL before driver 12.4. With a green context: its share of the multiprocessors. */
     int (*ctx_get_dev_resource)(struct CUctx_st *context, struct smla_cu_resource *resource, int type);
 };

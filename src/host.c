@@ -102,6 +102,17 @@ static int64_t next_slot(struct key_walk *walk)
     return -1;
 }
 
+int32_t smla_host_slots(const struct smla_call *call, const sparse_mla_cache *cache, int32_t token, int32_t *slots,
+                        uint32_t *faults)
+{
+    struct key_walk walk = start_walk(cache, &call->args, place_of(&call->args, token));
+    int32_t count = 0;
+    for (int64_t slot = next_slot(&walk); slot >= 0; slot = next_slot(&walk))
+        slots[count++] = (int32_t)slot;
+    *faults += walk.faults;
+    return count;
+}
+
 static void start_group(struct group *group, const sparse_mla_decode_args *args, struct place at, int32_t first_head)
 {
     memset(group, 0, sizeof *group);

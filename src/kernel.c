@@ -231,3 +231,26 @@ sparse_mla_status smla_kernel_zero(const struct smla_driver *driver, const struc
     leave(driver, pushed);
     return status;
 }
+
+sparse_mla_status smla_kernel_wait(const struct smla_driver *driver, const struct smla_place *place)
+{
+    bool pushed;
+    sparse_mla_status status = enter(driver, place, &pushed);
+    if (status != SPARSE_MLA_OK)
+        return status;
+    const int result = driver->stream_synchronize(place->stream);
+    leave(driver, pushed);
+    return result == SMLA_CU_SUCCESS ? SPARSE_MLA_OK : smla_driver_fail(driver, result, "cuStreamSynchronize");
+}
+
+sparse_mla_status smla_kernel_read(const struct smla_driver *driver, const struct smla_place *place, void *to,
+                                   const void *from, size_t bytes)
+{
+    bool pushed;
+    sparse_mla_status status = enter(driver, place, &pushed);
+    if (status != SPARSE_MLA_OK)
+        return status;
+    const int result = driver->memcpy_d_to_h(to, (uintptr_t)from, bytes);
+    leave(driver, pushed);
+    return result == SMLA_CU_SUCCESS ? SPARSE_MLA_OK : smla_driver_fail(driver, result, "cuMemcpyDtoH");
+}

@@ -51,4 +51,11 @@ sparse_mla_status smla_kernel_launch_tool(const struct smla_driver *driver, cons
 sparse_mla_status smla_kernel_zero(const struct smla_driver *driver, const struct smla_place *place, void *pointer,
                                    size_t bytes);
 
+/* Waits for all work of the stream. */
+sparse_mla_status smla_kernel_wait(const struct smla_driver *driver, const struct smla_place *place);
+
+/* Copies device memory to the host, at once. */
+sparse_mla_status smla_kernel_read(const struct smla_driver *driver, const struct smla_place *place, void *to,
+                                   const void *from, size_t bytes);
+
 #endif

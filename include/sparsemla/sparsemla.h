@@ -389,6 +389,12 @@ typedef enum sparse_mla_log_level {
 /** Receives one line without a newline. Called on the thread of the call that logs; must not call back. */
 typedef void (*sparse_mla_log_fn)(void *user, sparse_mla_log_level level, const char *message);
 
+/** Which decodes are dumped. */
+typedef enum sparse_mla_dump_when {
+    SPARSE_MLA_DUMP_EVERY_CALL = 0,
+    SPARSE_MLA_DUMP_ON_FAULT = 1 /**< those with a slot >= num_slots, a block-table miss or a driver error */
+} sparse_mla_dump_when;
+
 /** Options of sparse_mla_create(). Strings are copied. */
 typedef struct sparse_mla_options {
     size_t struct_size;    /**< sizeof(sparse_mla_options); set by sparse_mla_options_init() */
@@ -407,6 +413,14 @@ typedef struct sparse_mla_options {
     uint64_t cache_size_cap; /**< bytes kept in cache_dir, oldest use evicted first; 0: 256 MiB */
     sparse_mla_log_fn log;   /**< optional */
     void *log_user;          /**< handed to log */
+    /** For debugging: a directory, made with mode 0700, to which decodes are dumped, the first 16 of a context, each a
+     *  safetensors file (mode 0600, at most 1 GiB) that `sparsemla replay` runs again. The caller waits for the stream,
+     *  twice. Calls of a stream that is being captured are not dumped; trouble is logged and never makes a call fail.
+     *  Must be this user's and not writable by others. NULL: $SPARSEMLA_DUMP, and then $SPARSEMLA_DUMP_WHEN ("fault":
+     *  ON_FAULT) in place of dump_when; neither: nothing is dumped. */
+    const char *dump_dir;
+    int32_t dump_when; /**< sparse_mla_dump_when */
+    int32_t reserved;  /**< 0 */
 } sparse_mla_options;
 
 /** A context: kernels, caches and settings for any number of devices. Thread-safe; one per process is enough. */

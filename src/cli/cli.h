@@ -25,6 +25,7 @@ struct list {
 struct settings {
     const struct command *command;
     const char *action; /* of `cache` */
+    const char *file;   /* of `replay` */
     const struct model *model;
     struct list archs, heads, tokens, formats; /* empty: not given */
     int topk;                                  /* 0: the model's */
@@ -40,6 +41,7 @@ struct command {
     const char *about;          /* one line */
     const char *actions;        /* comma-separated; NULL: none */
     int (*run)(const struct settings *settings);
+    bool takes_file;
 };
 
 extern const struct command commands[]; /* ends with a name of NULL */
@@ -48,6 +50,7 @@ int run_bench(const struct settings *settings);
 int run_cache(const struct settings *settings);
 int run_explain(const struct settings *settings);
 int run_info(const struct settings *settings);
+int run_replay(const struct settings *settings);
 int run_verify(const struct settings *settings);
 int run_warm(const struct settings *settings);
 

@@ -6,7 +6,7 @@ _sparsemla() {
     local list='' words=''
     COMPREPLY=()
     if ((COMP_CWORD == 1)); then
-        mapfile -t COMPREPLY < <(compgen -W 'info warm explain verify bench cache --help --version' -- "$cur")
+        mapfile -t COMPREPLY < <(compgen -W 'info warm explain verify bench replay cache --help --version' -- "$cur")
         return
     fi
     case $prev in
@@ -40,6 +40,14 @@ _sparsemla() {
         bench)
             words='--model --heads --tokens --format --topk --q-dtype --backend --profile --cache --nvrtc --json --verbose
                 --help'
+            ;;
+        replay)
+            words='--backend --profile --cache --nvrtc --json --verbose --help'
+            if [[ $cur != -* ]]; then
+                mapfile -t COMPREPLY < <(compgen -f -- "$cur")
+                compopt -o filenames 2>/dev/null
+                return
+            fi
             ;;
         cache) words='list check clear --cache --json --verbose --help' ;;
         esac

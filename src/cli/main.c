@@ -5,12 +5,15 @@
 #include <string.h>
 
 const struct command commands[] = {
-    {"info", "cnjv", "", "what this machine has and what the library can do with it", NULL, run_info},
-    {"warm", "mahfkqcnsv", "ma", "compile a model's kernels for any architecture, without a GPU", NULL, run_warm},
-    {"explain", "mhtfkqpcnjv", "m", "how a call would be run on this GPU", NULL, run_explain},
-    {"verify", "bpcnjv", "", "compare the library with its host backend, under a minute", NULL, run_verify},
-    {"bench", "mhtfkqbpcnjv", "m", "time a model's decode on this GPU", NULL, run_bench},
-    {"cache", "cjv", "", "list, check or clear the directory of compiled kernels", "list,check,clear", run_cache},
+    {"info", "cnjv", "", "what this machine has and what the library can do with it", NULL, run_info, false},
+    {"warm", "mahfkqcnsv", "ma", "compile a model's kernels for any architecture, without a GPU", NULL, run_warm,
+     false},
+    {"explain", "mhtfkqpcnjv", "m", "how a call would be run on this GPU", NULL, run_explain, false},
+    {"verify", "bpcnjv", "", "compare the library with its host backend, under a minute", NULL, run_verify, false},
+    {"bench", "mhtfkqbpcnjv", "m", "time a model's decode on this GPU", NULL, run_bench, false},
+    {"replay", "bpcnjv", "", "run a dumped call again and compare the outputs", NULL, run_replay, .takes_file = true},
+    {"cache", "cjv", "", "list, check or clear the directory of compiled kernels", "list,check,clear", run_cache,
+     false},
     {0},
 };
 

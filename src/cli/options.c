@@ -56,6 +56,8 @@ static void print_command_usage(FILE *stream, const struct command *command)
         for (const char *c = command->actions; *c; c++)
             fputc(*c == ',' ? '|' : *c, stream);
     }
+    if (command->takes_file)
+        fputs(" FILE", stream);
     for (int i = 0; i < OPTIONS; i++)
         if (strchr(command->required, table[i].letter))
             fprintf(stream, " --%s %s", table[i].name, table[i].argument);
@@ -228,6 +230,13 @@ static void take_words(struct settings *settings, int argc, char **argv)
         settings->action = argc ? argv[0] : "";
         if (!is_action(command, settings->action))
             refuse(command, "the action is \"%s\"; allowed: %s", settings->action, command->actions);
+        argc--;
+        argv++;
+    }
+    if (command->takes_file) {
+        if (!argc || !*argv[0])
+            refuse(command, "FILE is missing; allowed: the path of a dumped call");
+        settings->file = argv[0];
         argc--;
         argv++;
     }

@@ -137,7 +137,7 @@ FIELD(sparse_mla_cache_append_args, slots, 64);
 FIELD(sparse_mla_cache_append_args, cache, 72);
 FIELD(sparse_mla_cache_append_args, fault_count, 80);
 
-SIZE(sparse_mla_options, 72);
+SIZE(sparse_mla_options, 88);
 FIELD(sparse_mla_options, struct_size, 0);
 FIELD(sparse_mla_options, backend, 8);
 FIELD(sparse_mla_options, on_miss, 12);
@@ -149,6 +149,9 @@ FIELD(sparse_mla_options, nvrtc_path, 40);
 FIELD(sparse_mla_options, cache_size_cap, 48);
 FIELD(sparse_mla_options, log, 56);
 FIELD(sparse_mla_options, log_user, 64);
+FIELD(sparse_mla_options, dump_dir, 72);
+FIELD(sparse_mla_options, dump_when, 80);
+FIELD(sparse_mla_options, reserved, 84);
 
 SIZE(sparse_mla_plan_info, 184);
 FIELD(sparse_mla_plan_info, struct_size, 0);

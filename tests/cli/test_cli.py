@@ -7,7 +7,7 @@ import unittest
 
 from tool import ARGUMENTS, NO_NVRTC, ToolTest
 
-COMMANDS = "info", "warm", "explain", "verify", "bench", "cache"
+COMMANDS = "info", "warm", "explain", "verify", "bench", "replay", "cache"
 MODELS = "glm-5", "glm-5.3-flash", "deepseek-v3.2", "deepseek-v4-flash", "deepseek-v4-pro", "llama.cpp"
 FORMATS = "fp8_ds_mla", "fp8_ds_mla_nope", "bf16", "f16", "e4m3", "v4", "q8_0"
 
@@ -38,7 +38,7 @@ class Usage(ToolTest):
         self.wrong('the command is "frob"', "frob")
         self.wrong('the option is "--frob"', "--frob")
         for command in COMMANDS:
-            words = ["list"] if command == "cache" else []
+            words = {"cache": ["list"], "replay": ["file"]}.get(command, [])
             self.wrong('the option is "--frob"', command, *words, "--frob")
             self.wrong(f"Usage: sparsemla {command}", command, *words, "--frob")
             self.wrong('"frob" is one word too many', command, *words, "frob")

@@ -13,6 +13,7 @@ parser.add_argument("--tool", required=True)
 parser.add_argument("--source", required=True)
 parser.add_argument("--fake-cuda", required=True)
 parser.add_argument("--preload", default="")
+parser.add_argument("--dump-calls")
 ARGUMENTS = parser.parse_args()
 
 NO_NVRTC = {"SPARSEMLA_NVRTC": "/nonexistent/libnvrtc.so"}

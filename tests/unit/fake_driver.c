@@ -190,6 +190,19 @@ static int fake_memset_d8_async(unsigned long long pointer, unsigned char value,
     return result_of("cuMemsetD8Async");
 }
 
+static int fake_stream_synchronize(struct CUstream_st *stream)
+{
+    (void)stream;
+    return result_of("cuStreamSynchronize");
+}
+
+/* The fake device's memory is the host's. */
+static int fake_memcpy_d_to_h(void *to, unsigned long long from, size_t bytes)
+{
+    memcpy(to, (const void *)(uintptr_t)from, bytes);
+    return result_of("cuMemcpyDtoH");
+}
+
 static int fake_ctx_get_dev_resource(struct CUctx_st *context, struct smla_cu_resource *resource, int type)
 {
     (void)context;
@@ -220,6 +233,8 @@ void fake_driver(struct smla_driver *driver)
         .func_set_attribute = fake_func_set_attribute,
         .launch_kernel_ex = fake_launch_kernel_ex,
         .memset_d8_async = fake_memset_d8_async,
+        .stream_synchronize = fake_stream_synchronize,
+        .memcpy_d_to_h = fake_memcpy_d_to_h,
         .ctx_get_dev_resource = fake.green_sms ? fake_ctx_get_dev_resource : NULL,
     };
 }

@@ -73,6 +73,8 @@ struct versions {
     PFN_cuFuncSetAttribute_v9000 func_set_attribute;
     PFN_cuLaunchKernelEx_v11060 launch_kernel_ex;
     PFN_cuMemsetD8Async_v3020 memset_d8_async;
+    PFN_cuStreamSynchronize_v2000 stream_synchronize;
+    PFN_cuMemcpyDtoH_v3020 memcpy_d_to_h;
     PFN_cuGetProcAddress_v12000 get_proc_address;
 };
 
