@@ -764,6 +764,42 @@ static void options_are_checked(void **state)
     expect(smla_context_create(&options, &fake_edges, &context), SPARSE_MLA_INVALID_ARGUMENT, "struct_size is 64");
 }
 
+/* The memory of the fake device is the host's: a call of one token over eight slots. */
+static void calls_are_dumped(void **state)
+{
+    static _Alignas(16) unsigned char records[8 * 656], q[8 * 576 * 2], out[8 * 512 * 2];
+    static const int32_t indices[16] = {1, 9, -1};
+    char dump[128], path[192];
+    (void)state;
+    snprintf(dump, sizeof dump, "%s/dump", root);
+    snprintf(path, sizeof path, "%s/call-%ld-00.safetensors", dump, (long)getpid());
+    options.dump_dir = dump;
+    options.dump_when = SPARSE_MLA_DUMP_ON_FAULT;
+    args.num_tokens = 1;
+    cache.num_slots = 8;
+    cache.topk = 16;
+    cache.indices_request_stride = cache.indices_token_stride = 16;
+    cache.data = records;
+    cache.indices = indices;
+    args.q_latent = q;
+    args.out = out;
+    start();
+    assert_int_equal(sparse_mla_decode_prepare(context, &args, stream), SPARSE_MLA_OK);
+    fake.capture = 1;
+    assert_int_equal(decode(), SPARSE_MLA_OK);
+    assert_true(fake_logged("its stream is being captured"));
+    fake.capture = 0;
+    fake.failing = "cuMemcpyDtoH";
+    fake.failing_result = 700;
+    assert_int_equal(decode(), SPARSE_MLA_OK);
+    assert_true(fake_logged("a call was not dumped: cuMemcpyDtoH failed"));
+    assert_int_equal(access(path, F_OK), -1);
+    fake.failing = "cuLaunchKernelEx";
+    assert_int_equal(decode(), SPARSE_MLA_DRIVER_ERROR);
+    assert_non_null(strstr(sparse_mla_last_error(), "cuLaunchKernelEx"));
+    assert_int_equal(access(path, F_OK), 0);
+}
+
 static void results_have_the_callers_size(void **state)
 {
     static const size_t no_sizes[] = {0, 9, sizeof(sparse_mla_plan_info) - 8, sizeof(sparse_mla_plan_info) + 4, 4104};
@@ -845,6 +881,7 @@ int main(void)
         WITH_WORLD(no_token_is_a_success),
         WITH_WORLD(a_green_context_counts_its_own_multiprocessors),
         WITH_WORLD(options_are_checked),
+        WITH_WORLD(calls_are_dumped),
         WITH_WORLD(results_have_the_callers_size),
         WITH_WORLD(null_arguments_are_refused),
     };
