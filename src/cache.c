@@ -24,12 +24,22 @@ static const char *text_or_null(const char *text)
     return text && *text ? text : NULL;
 }
 
+/* Length of a path without slashes at its end, which would make the system follow a symbolic link there. */
+static size_t trimmed(const char *path, size_t length)
+{
+    while (length > 1 && path[length - 1] == '/')
+        length--;
+    return length;
+}
+
 static char *join(const char *folder, const char *name)
 {
     size_t size = strlen(folder) + strlen(name) + 1;
     char *path = malloc(size);
-    if (path)
+    if (path) {
         snprintf(path, size, "%s%s", folder, name);
+        path[trimmed(path, size - 1)] = 0;
+    }
     return path;
 }
 
@@ -173,7 +183,7 @@ bool smla_cache_find(struct smla_cache *cache, const struct smla_key *key, bool 
     for (const char *seed = cache->seeds; seed && *seed;) {
         size_t length = strcspn(seed, ":");
         if (length && length < sizeof path) {
-            snprintf(path, sizeof path, "%.*s", (int)length, seed);
+            snprintf(path, sizeof path, "%.*s", (int)trimmed(seed, length), seed);
             if (find_in(cache, path, true, key, again, cubin))
                 return true;
         }
@@ -203,7 +213,7 @@ static void evict(struct smla_cache *cache, int dir, const char *keep)
     }
     for (size_t i = 0; i < count && total > cache->cap; i++)
         if (smla_key_is_file(files[i].name) && strcmp(files[i].name, keep) != 0 &&
-            cache->fs->unlink(dir, files[i].name) == 0)
+            (cache->fs->unlink(dir, files[i].name) == 0 || errno == ENOENT)) /* or another process was faster */
             total -= files[i].bytes;
     free(files);
 }
@@ -248,7 +258,7 @@ static int wait_for_lock(struct smla_cache *cache, int fd, uint64_t byte)
 {
     const struct timespec pause = {.tv_nsec = LOCK_POLL_MS * 1000000L};
     for (int waited = 0; cache->fs->lock(fd, byte) != 0; waited += LOCK_POLL_MS) {
-        if (errno != EAGAIN && errno != EACCES && errno != EINTR)
+        if (errno != EAGAIN && errno != EINTR)
             return errno;
         if (waited >= cache->lock_ms)
             return ETIMEDOUT;
@@ -276,8 +286,10 @@ int smla_cache_lock(struct smla_cache *cache, const struct smla_key *key)
 
 void smla_cache_unlock(struct smla_cache *cache, int handle)
 {
-    if (handle >= 0)
-        cache->fs->close(handle);
+    if (handle < 0)
+        return;
+    (void)cache->fs->unlock(handle);
+    cache->fs->close(handle);
 }
 
 /* ---- what the tool shows ---- */

@@ -47,6 +47,12 @@ static int system_lock(int fd, uint64_t byte)
     return fcntl(fd, F_OFD_SETLK, &range);
 }
 
+static int system_unlock(int fd)
+{
+    struct flock all = {.l_type = F_UNLCK, .l_whence = SEEK_SET};
+    return fcntl(fd, F_OFD_SETLK, &all);
+}
+
 static int system_list(int dir, smla_fs_visit_fn visit, void *user)
 {
     int fd = openat(dir, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -77,6 +83,7 @@ const struct smla_fs smla_fs_system = {
     .unlink = system_unlink,
     .touch = system_touch,
     .lock = system_lock,
+    .unlock = system_unlock,
     .list = system_list,
 };
 

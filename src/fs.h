@@ -26,7 +26,8 @@ struct smla_fs {
     int (*rename)(int dir, const char *from, const char *to);
     int (*unlink)(int dir, const char *name);
     int (*touch)(int fd);               /* both times become now */
-    int (*lock)(int fd, uint64_t byte); /* of one byte; EAGAIN when another holds it; closing releases it */
+    int (*lock)(int fd, uint64_t byte); /* of one byte; EAGAIN when another holds it; ends with the process */
+    int (*unlock)(int fd);              /* before closing: a child that was forked meanwhile holds it too */
     int (*list)(int dir, smla_fs_visit_fn visit, void *user);
 };
 

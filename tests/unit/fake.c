@@ -144,6 +144,8 @@ static sparse_mla_status open_nvrtc(struct smla_nvrtc *nvrtc, const char *path, 
 static bool fails(const char *operation)
 {
     atomic_fetch_add(&fake.fs_calls, 1);
+    if (fake.fs_hook)
+        fake.fs_hook(operation);
     if (!fake.fs_failing || strcmp(fake.fs_failing, operation) != 0)
         return false;
     errno = fake.fs_errno;
@@ -217,6 +219,11 @@ static int fs_lock(int fd, uint64_t byte)
     return fails("lock") ? -1 : smla_fs_system.lock(fd, byte);
 }
 
+static int fs_unlock(int fd)
+{
+    return fails("unlock") ? -1 : smla_fs_system.unlock(fd);
+}
+
 static int fs_list(int dir, smla_fs_visit_fn visit, void *user)
 {
     return fails("list") ? -1 : smla_fs_system.list(dir, visit, user);
@@ -236,6 +243,7 @@ const struct smla_fs fake_fs = {
     .unlink = fs_unlink,
     .touch = fs_touch,
     .lock = fs_lock,
+    .unlock = fs_unlock,
     .list = fs_list,
 };
 

@@ -51,6 +51,7 @@ struct fake_world {
     /* file system: the real one, unless an operation is told to fail */
     const char *fs_failing; /* "write" */
     int fs_errno;
+    void (*fs_hook)(const char *operation); /* called before each */
     atomic_int fs_calls;
 
     const char *environment[8][2];
