@@ -44,14 +44,27 @@ static sparse_mla_status check_options(const sparse_mla_options *options)
     return SPARSE_MLA_OK;
 }
 
+/* Of the environment; NULL: nothing is to be dumped. */
+static const char *dump_dir(const struct smla_edges *edges, const struct smla_log *log, bool *faults_only)
+{
+    const char *dir = edges->environment("SPARSEMLA_DUMP"), *when = edges->environment("SPARSEMLA_DUMP_WHEN");
+    if (!dir || !*dir)
+        return NULL;
+    *faults_only = when && strcmp(when, "fault") == 0;
+    if (*faults_only || !when || !*when || strcmp(when, "every") == 0)
+        return dir;
+    smla_log(log, SPARSE_MLA_LOG_WARNING,
+             "SPARSEMLA_DUMP_WHEN is \"%s\"; allowed: every, fault; no call will be dumped", when);
+    return NULL;
+}
+
 static sparse_mla_status fill_dump(struct smla_dump *dump, const sparse_mla_options *options,
                                    const struct smla_edges *edges, const struct smla_log *log)
 {
-    const char *dir = options->dump_dir ? options->dump_dir : edges->environment("SPARSEMLA_DUMP");
-    const char *when = options->dump_dir ? NULL : edges->environment("SPARSEMLA_DUMP_WHEN");
     dump->fs = edges->fs;
     dump->log = log;
-    dump->faults_only = when ? strcmp(when, "fault") == 0 : options->dump_when == SPARSE_MLA_DUMP_ON_FAULT;
+    dump->faults_only = options->dump_when == SPARSE_MLA_DUMP_ON_FAULT;
+    const char *dir = options->dump_dir ? options->dump_dir : dump_dir(edges, log, &dump->faults_only);
     if (dir && *dir && !(dump->dir = strdup(dir)))
         return smla_fail(SPARSE_MLA_OUT_OF_MEMORY, "no memory for options.dump_dir");
     return SPARSE_MLA_OK;

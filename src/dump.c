@@ -302,17 +302,19 @@ static void print_call(struct smla_recording *r, sparse_mla_status status)
     print(r, "{\"__metadata__\":{\"content\":\"sparsemla call 1\",\"backend\":\"%s\",\"library_version\":\"%d\"",
           r->driver ? "cuda" : "host", sparse_mla_version());
     print(r, ",\"status\":\"%d\",\"faults\":\"%u\",\"scale\":\"%.9g\"", status, r->faults, (double)args->scale);
-    WHOLE(args, num_tokens); WHOLE(args, q_len); WHOLE(args, num_heads); WHOLE(args, latent_dim);
-    WHOLE(args, rope_dim); WHOLE(args, value_dim); WHOLE(args, flags); WHOLE(args, q_dtype); WHOLE(args, out_dtype);
-    WHOLE(args, num_requests); WHOLE(args, q_latent_request_stride); WHOLE(args, q_latent_token_stride);
-    WHOLE(args, q_latent_head_stride); WHOLE(args, q_rope_request_stride); WHOLE(args, q_rope_token_stride);
-    WHOLE(args, q_rope_head_stride); WHOLE(args, out_request_stride); WHOLE(args, out_token_stride);
-    WHOLE(args, out_head_stride); WHOLE(args, lse_request_stride); WHOLE(args, lse_token_stride);
-    WHOLE(args, lse_head_stride);
+    WHOLE(args, num_tokens); WHOLE(args, q_len); WHOLE(args, num_heads); WHOLE(args, latent_dim); WHOLE(args, rope_dim);
+    WHOLE(args, value_dim); WHOLE(args, flags); WHOLE(args, q_dtype); WHOLE(args, out_dtype); WHOLE(args, num_requests);
+    WHOLE(args, q_latent_request_stride); WHOLE(args, q_latent_token_stride); WHOLE(args, q_latent_head_stride);
+    WHOLE(args, q_rope_request_stride); WHOLE(args, q_rope_token_stride); WHOLE(args, q_rope_head_stride);
+    WHOLE(args, out_request_stride); WHOLE(args, out_token_stride); WHOLE(args, out_head_stride);
+    WHOLE(args, lse_request_stride); WHOLE(args, lse_token_stride); WHOLE(args, lse_head_stride);
     print_cache(r, "main.", &r->given.main_cache, r->call.main_cache.num_slots);
     if (r->given.has_extra)
         print_cache(r, "extra.", &r->given.extra_cache, r->call.extra_cache.num_slots);
-    print(r, "}");
+    print(r, ",\"tensors\":\"");
+    for (int i = 0; i < r->count; i++)
+        print(r, "%s%s%s", i ? " " : "", r->tensors[i].prefix, r->tensors[i].name);
+    print(r, "\"}");
 }
 /* clang-format on */
 

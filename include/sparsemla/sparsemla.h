@@ -416,8 +416,9 @@ typedef struct sparse_mla_options {
     /** For debugging: a directory, made with mode 0700, to which decodes are dumped, the first 16 of a context, each a
      *  safetensors file (mode 0600, at most 1 GiB) that `sparsemla replay` runs again. The caller waits for the stream,
      *  twice. Calls of a stream that is being captured are not dumped; trouble is logged and never makes a call fail.
-     *  Must be this user's and not writable by others. NULL: $SPARSEMLA_DUMP, and then $SPARSEMLA_DUMP_WHEN ("fault":
-     *  ON_FAULT) in place of dump_when; neither: nothing is dumped. */
+     *  Must be this user's and not writable by others. NULL: $SPARSEMLA_DUMP, and then $SPARSEMLA_DUMP_WHEN ("every",
+     *  the default, or "fault"; at another word nothing is dumped and a warning is logged) in place of dump_when;
+     *  neither: nothing is dumped. */
     const char *dump_dir;
     int32_t dump_when; /**< sparse_mla_dump_when */
     int32_t reserved;  /**< 0 */

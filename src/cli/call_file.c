@@ -119,10 +119,19 @@ static bool read_cache(struct call_file *file, const char *prefix, sparse_mla_ca
            real(file, prefix, "tensor_scale", &cache->tensor_scale);
 }
 
+/* With the sentence of the safetensors reader. */
+static bool look_up(struct call_file *file, const char *name, struct safetensors_tensor *tensor)
+{
+    if (safetensors_find(&file->tensors, name, tensor))
+        return true;
+    snprintf(file->error, sizeof file->error, "%s", file->tensors.error);
+    return false;
+}
+
 static bool find(struct call_file *file, const char *name, const char *dtype, struct safetensors_tensor *tensor)
 {
-    if (!safetensors_find(&file->tensors, name, tensor))
-        return snprintf(file->error, sizeof file->error, "%s", file->tensors.error) < 0;
+    if (!look_up(file, name, tensor))
+        return false;
     if (strcmp(tensor->dtype, dtype) != 0)
         return refuse(file, "%s is %.10s; it must be %s", name, tensor->dtype, dtype);
     return true;
@@ -168,6 +177,21 @@ static bool is_there(const struct call_file *file, const char *name)
     struct safetensors copy = file->tensors;
     struct safetensors_tensor tensor;
     return safetensors_find(&copy, name, &tensor) || !strstr(copy.error, "no tensor named");
+}
+
+/* Many tensors may be absent from a call; those of this one must be there. */
+static bool all_there(struct call_file *file)
+{
+    struct safetensors_tensor tensor;
+    const char *names = text_of(file, "", "tensors");
+    char name[64];
+    int length;
+    if (!names)
+        return refuse(file, "no tensors in the metadata; the file is no call that the library dumped");
+    for (; sscanf(names, "%63s%n", name, &length) == 1; names += length)
+        if (!look_up(file, name, &tensor))
+            return false;
+    return true;
 }
 
 static bool place_flat(struct call_file *file, const char *prefix, const char *name, const char *dtype, int64_t count,
@@ -280,7 +304,7 @@ static bool read_call(struct call_file *file)
     int64_t version;
     if (!content || strcmp(content, "sparsemla call 1") != 0)
         return refuse(file, "its content is \"%.40s\"; it must be \"sparsemla call 1\"", content ? content : "");
-    if (!read_args(file) || !read_cache(file, "main.", &file->caches[0]) ||
+    if (!all_there(file) || !read_args(file) || !read_cache(file, "main.", &file->caches[0]) ||
         !whole(file, "", "library_version", 0, INT32_MAX, &version))
         return false;
     file->same_host = backend && strcmp(backend, "host") == 0 && version == sparse_mla_version();

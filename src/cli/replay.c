@@ -17,7 +17,7 @@ struct difference {
     int64_t count; /* of elements whose bits differ, lse included */
     double out, lse;
     int token, head, dim; /* of the largest; dim -1: lse */
-    double largest;
+    double largest, own, expected;
 };
 
 static double value_of(const unsigned char *at, int dtype)
@@ -47,11 +47,14 @@ static double distance(double a, double b)
     return isfinite(off) ? off : (double)INFINITY;
 }
 
-static void note(struct difference *found, double off, int token, int head, int dim)
+static void note(struct difference *found, double own, double expected, int token, int head, int dim)
 {
+    const double off = distance(own, expected);
     if (found->count++ && off <= found->largest)
         return;
     found->largest = off;
+    found->own = own;
+    found->expected = expected;
     found->token = token;
     found->head = head;
     found->dim = dim;
@@ -66,7 +69,7 @@ static double compare_row(struct difference *found, const sparse_mla_decode_args
         const double a = value_of(own, args->out_dtype), b = value_of(expected, args->out_dtype);
         const double apart = distance(a, b);
         if (memcmp(own, expected, (size_t)bytes) != 0 && !(isnan(a) && isnan(b)))
-            note(found, apart, token, head, dim);
+            note(found, a, b, token, head, dim);
         off += apart * apart;
         size += isfinite(b) ? b * b : 0;
     }
@@ -87,7 +90,7 @@ static struct difference compare(const sparse_mla_decode_args *args, const struc
                 continue;
             const double a = (double)own->lse[row], b = (double)expected->lse[row], off = distance(a, b);
             if (memcmp(&own->lse[row], &expected->lse[row], sizeof(float)) != 0 && !(isnan(a) && isnan(b)))
-                note(&found, off, token, head, -1);
+                note(&found, a, b, token, head, -1);
             found.lse = fmax(found.lse, off > 0 ? off / fmax(1, isfinite(b) ? fabs(b) : 1) : 0);
         }
     return found;
@@ -148,6 +151,15 @@ static sparse_mla_status run_side(const struct session *session, const struct ca
     return status;
 }
 
+static void print_difference(const char *with, const struct difference *found)
+{
+    char dim[16] = "";
+    if (found->dim >= 0)
+        snprintf(dim, sizeof dim, ", %d", found->dim);
+    fprintf(stderr, "sparsemla replay: %s[%d, %d%s] is %.9g; %s: %.9g\n", found->dim < 0 ? "lse" : "out", found->token,
+            found->head, dim, found->own, with, found->expected);
+}
+
 /* `exact`: the same bits are due. */
 static bool print_row(struct report *report, const char *with, const sparse_mla_decode_args *args,
                       const struct difference *found, bool exact)
@@ -167,6 +179,8 @@ static bool print_row(struct report *report, const char *with, const sparse_mla_
         report_whole(report, "dim", 4, found->count ? found->dim : -1);
     report_text(report, "due", -9, exact ? "same bits" : "close");
     report_text(report, "result", -6, passed ? "pass" : "FAIL");
+    if (!passed)
+        print_difference(with, found);
     return passed;
 }
 

@@ -33,7 +33,7 @@ class ToolTest(unittest.TestCase):
                                                          "LSAN_OPTIONS", "UBSAN_OPTIONS") if name in os.environ}
         path = os.path.dirname(ARGUMENTS.fake_cuda) + ":" + inherited.pop("LD_LIBRARY_PATH", "")
         return subprocess.run([ARGUMENTS.tool, *arguments], capture_output=True, text=True, timeout=250,
-                              stdin=subprocess.DEVNULL, user=user,
+                              errors="backslashreplace", stdin=subprocess.DEVNULL, user=user,
                               env={**inherited, "LD_LIBRARY_PATH": path.rstrip(":"), "HOME": self.root,
                                    "FAKE_CC": str(fake_cc), "FAKE_SHARED": str(fake_shared), **environment})
 
