@@ -50,8 +50,7 @@ static void *address(uintptr_t value)
     return (void *)(value << 32);
 }
 
-/* GLM-5 on one of eight GPUs, four tokens. */
-static sparse_mla_status decode(void)
+sparse_mla_status process_decode(sparse_mla_context *in)
 {
     sparse_mla_cache cache;
     sparse_mla_decode_args args;
@@ -79,13 +78,13 @@ static sparse_mla_status decode(void)
     args.main_cache = &cache;
     args.workspace = address(5);
     args.workspace_size = (size_t)64 << 20;
-    return sparse_mla_decode(context, &args, address(6));
+    return sparse_mla_decode(in, &args, address(6));
 }
 
 static void *decode_in_thread(void *unused)
 {
     (void)unused;
-    if (decode() == SPARSE_MLA_OK)
+    if (process_decode(context) == SPARSE_MLA_OK)
         atomic_fetch_add(&right, 1);
     else
         fprintf(stderr, "%s\n", sparse_mla_last_error());

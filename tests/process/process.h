@@ -21,6 +21,9 @@ int process_set_up(void **state);
 int process_tear_down(void **state);
 void process_forget(void);
 
+/* A call of GLM-5 on one of eight GPUs, four tokens. */
+sparse_mla_status process_decode(sparse_mla_context *in);
+
 /* A life: a context, a decode call by each of `threads`, and the end. True if all calls launched the right kernel. */
 bool process_life(int threads);
 
