@@ -97,7 +97,7 @@ static const char *reason_of(const struct smla_cache *cache, const char *path, b
 }
 
 /* The cache directory, made if need be. NULL, or why there is none. */
-static const char *open_own_dir(struct smla_cache *cache, int *dir)
+static const char *open_own_dir(const struct smla_cache *cache, int *dir)
 {
     *dir = -1;
     if (!cache->dir)
@@ -109,10 +109,15 @@ static const char *open_own_dir(struct smla_cache *cache, int *dir)
         if (!error)
             error = smla_fs_open_trusted(cache->fs, cache->dir, false, dir);
     }
-    if (!error)
-        return NULL;
-    const char *reason = reason_of(cache, cache->dir, false, error);
-    warn_once(cache, "cannot use directory", cache->dir, reason);
+    return error ? reason_of(cache, cache->dir, false, error) : NULL;
+}
+
+/* The same with a warning. */
+static const char *use_own_dir(struct smla_cache *cache, int *dir)
+{
+    const char *reason = open_own_dir(cache, dir);
+    if (reason && cache->dir)
+        warn_once(cache, "cannot use directory", cache->dir, reason);
     return reason;
 }
 
@@ -125,7 +130,10 @@ sparse_mla_status smla_cache_require(struct smla_cache *cache)
         return SPARSE_MLA_OK;
     }
     if (cache->dir)
-        return smla_fail(SPARSE_MLA_CACHE_ERROR, "the cache directory %s cannot be used: %s", cache->dir, reason);
+        return smla_fail(SPARSE_MLA_CACHE_ERROR,
+                         "the cache directory %s cannot be used: %s; options.cache_dir or SPARSEMLA_CACHE_DIR may name "
+                         "another",
+                         cache->dir, reason);
     return smla_fail(cache->forbidden ? SPARSE_MLA_INVALID_ARGUMENT : SPARSE_MLA_CACHE_ERROR,
                      "there is no cache directory: %s", reason);
 }
@@ -224,7 +232,7 @@ const char *smla_cache_store(struct smla_cache *cache, const struct smla_key *ke
     struct timespec now;
     size_t size;
     int dir;
-    const char *reason = open_own_dir(cache, &dir);
+    const char *reason = use_own_dir(cache, &dir);
     if (reason)
         return reason;
     clock_gettime(CLOCK_REALTIME, &now);
@@ -244,7 +252,7 @@ const char *smla_cache_store(struct smla_cache *cache, const struct smla_key *ke
 void smla_cache_drop(struct smla_cache *cache, const struct smla_key *key)
 {
     int dir;
-    if (open_own_dir(cache, &dir))
+    if (use_own_dir(cache, &dir))
         return;
     if (cache->fs->unlink(dir, key->file) != 0 && errno != ENOENT)
         warn_once(cache, "cannot delete from", cache->dir, strerror(errno));
@@ -270,7 +278,7 @@ static int wait_for_lock(struct smla_cache *cache, int fd, uint64_t byte)
 int smla_cache_lock(struct smla_cache *cache, const struct smla_key *key)
 {
     int dir;
-    if (open_own_dir(cache, &dir))
+    if (use_own_dir(cache, &dir))
         return -1;
     int fd = cache->fs->open(dir, LOCK_FILE, O_RDWR | O_CREAT | O_NONBLOCK, 0600);
     int error = fd < 0 ? errno : wait_for_lock(cache, fd, key->hash);

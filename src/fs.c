@@ -90,16 +90,17 @@ const struct smla_fs smla_fs_system = {
 int smla_fs_make_dirs(const struct smla_fs *fs, const char *path)
 {
     char *copy = strdup(path);
-    int error = copy ? 0 : ENOMEM;
+    int error = copy ? 0 : ENOMEM, of_parent = ENOENT;
     if (copy) {
-        /* Errors of parents do not matter (they may exist and not be ours); the last one does. */
+        /* Errors of parents do not matter (they may exist and not be ours), unless one is missing in the end. */
         for (char *slash = strchr(copy + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
             *slash = 0;
-            (void)fs->mkdir(copy, 0700);
+            if (fs->mkdir(copy, 0700) != 0 && errno != EEXIST && errno != ENOENT)
+                of_parent = errno;
             *slash = '/';
         }
         if (fs->mkdir(copy, 0700) != 0 && errno != EEXIST)
-            error = errno;
+            error = errno == ENOENT ? of_parent : errno;
     }
     free(copy);
     return error;
@@ -125,7 +126,7 @@ const char *smla_fs_reason(const struct smla_fs *fs, int dir, const char *name, 
     if (error != EPERM || trusted(&status, or_root))
         return S_ISREG(status.st_mode) || S_ISDIR(status.st_mode) ? strerror(error) : "it is not a regular file";
     if (status.st_mode & (S_IWGRP | S_IWOTH))
-        return "others than its owner may write to it";
+        return "others than its owner may write to it, which chmod go-w ends";
     return or_root ? "it belongs neither to this user nor to root" : "it belongs to another user";
 }
 

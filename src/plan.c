@@ -7,7 +7,6 @@
 #include <string.h>
 
 enum {
-    MAX_BLOCK_OCTETS = 8,   /* 64 heads: a block's eight warps */
     RESERVED_SHARED = 1024, /* per block, by the driver */
     WAVES_OF_PARTS = 4,     /* parts of split tokens, in units of resident blocks */
     INVARIANT_PART = 512,   /* columns */
@@ -51,15 +50,16 @@ static bool fill_stages(struct smla_variant *v)
     return false;
 }
 
-/* `in_block` octets of heads in a block; false when shared memory does not hold it. Even numbers of octets go in pairs
- * of warps that share every conversion; key groups fill the block up to eight warps as far as shared memory allows. */
+/* `in_block` octets of heads in a block, a warp each; false when shared memory does not hold it. Even numbers of octets
+ * go in pairs of warps that share every conversion; key groups fill the block up to eight warps as far as shared memory
+ * allows. */
 static bool try_layout(struct smla_variant *v, int in_block)
 {
     v->dim_split = in_block % 2 == 0 ? 2 : 1;
     v->head_groups = in_block / v->dim_split;
     v->blocks_per_sm = in_block == 1 && v->profile == SPARSE_MLA_PROFILE_SM90 ? 2 : 1;
     for (v->key_groups = 4; v->key_groups >= 1; v->key_groups /= 2)
-        if (v->key_groups * in_block <= MAX_BLOCK_OCTETS && fill_stages(v))
+        if (v->key_groups * in_block <= SMLA_MAX_WARPS && fill_stages(v))
             return true;
     return false;
 }
@@ -68,7 +68,7 @@ static bool try_layout(struct smla_variant *v, int in_block)
 static void choose_layout(struct smla_variant *v, int num_heads)
 {
     const int octets = divide_up(num_heads, 8);
-    for (int blocks = divide_up(octets, MAX_BLOCK_OCTETS);; blocks++) {
+    for (int blocks = divide_up(octets, SMLA_MAX_WARPS);; blocks++) {
         int in_block = divide_up(octets, blocks);
         /* Beside copies of 16 bytes at a time, these layouts want more registers than there are. */
         const bool short_pair = in_block == 2 && v->format == SPARSE_MLA_FP8_DS_MLA && v->rope_dim == 0;
@@ -204,8 +204,10 @@ static sparse_mla_status resolve_profile(int *profile, const struct smla_device_
                          wanted, device->compute_capability / 10, device->compute_capability % 10);
     if (smla_profile_shared_limit(*profile) > device->shared_per_block)
         return smla_fail(SPARSE_MLA_UNSUPPORTED,
-                         "options.profile is %d: it needs %d bytes of shared memory per block, the device has %d",
-                         wanted, smla_profile_shared_limit(*profile), device->shared_per_block);
+                         "options.profile is %d: it needs %d bytes of shared memory per block, and compute capability "
+                         "%d.%d has %d",
+                         wanted, smla_profile_shared_limit(*profile), device->compute_capability / 10,
+                         device->compute_capability % 10, device->shared_per_block);
     return SPARSE_MLA_OK;
 }
 

@@ -7,7 +7,6 @@
 
 enum {
     SCALE_GROUPS = 4, /* as in kernels_src/variant.cuh, whose shared memory layout is summed up here */
-    MAX_WARPS = 8,    /* of 255 registers: one SM's worth */
     FRAGMENT_BYTES = 512
 };
 
@@ -108,8 +107,9 @@ bool smla_variant_valid(const struct smla_variant *v)
 {
     if (!dims_valid(v) || !within(v->query, 0, COUNT(query_names) - 1) || !within(v->caches, 1, 2) ||
         !within(v->profile, 1, COUNT(profile_names) - 1) || !within(v->dim_split, 1, 2) ||
-        !within(v->head_groups, 1, MAX_WARPS) || !within(v->key_groups, 1, 8) ||
-        !within(v->stages, 2, SMLA_MAX_STAGES) || !within(v->blocks_per_sm, 1, 2) || smla_variant_warps(v) > MAX_WARPS)
+        !within(v->head_groups, 1, SMLA_MAX_WARPS) || !within(v->key_groups, 1, SMLA_MAX_WARPS) ||
+        !within(v->stages, 2, SMLA_MAX_STAGES) || !within(v->blocks_per_sm, 1, 2) ||
+        smla_variant_warps(v) > SMLA_MAX_WARPS)
         return false;
     if (v->topk_max != 0 && v->topk_max != 128 && v->topk_max != 512 && v->topk_max != 2048)
         return false;

@@ -11,6 +11,7 @@
 #define SMLA_VARIANT_DEFINES 14
 #define SMLA_DEFINE_MAX 160
 #define SMLA_TILE 16        /* keys */
+#define SMLA_MAX_WARPS 8    /* per block, of 255 registers: one SM's worth */
 #define SMLA_MAX_STAGES 16  /* per key group */
 #define SMLA_MAX_CLUSTER 16 /* parts of a token that are one cluster; as in kernels_src/variant.cuh */
 

@@ -274,11 +274,13 @@ static void a_foreign_owner_is_not_trusted(void **state)
 static void expect_trouble(struct smla_cache *cache, const char *reason)
 {
     uint32_t bad;
-    char text[256];
+    char text[512];
     snprintf(text, sizeof text, "cannot use directory %s: %s; going on without it", dir, reason);
     refuse(cache);
     assert_true(fake_logged(text));
-    snprintf(text, sizeof text, "the cache directory %s cannot be used: %s", dir, reason);
+    snprintf(text, sizeof text,
+             "the cache directory %s cannot be used: %s; options.cache_dir or SPARSEMLA_CACHE_DIR may name another",
+             dir, reason);
     assert_int_equal(smla_cache_require(cache), SPARSE_MLA_CACHE_ERROR);
     assert_string_equal(sparse_mla_last_error(), text);
     snprintf(text, sizeof text, "the cache directory %s cannot be read: %s", dir, reason);
@@ -297,7 +299,7 @@ static void what_is_wrong_with_the_directory_is_said(void **state)
     assert_int_equal(smla_cache_require(&cache), SPARSE_MLA_OK);
     assert_int_equal(access(dir, F_OK), 0);
     assert_int_equal(chmod(dir, 0720), 0);
-    expect_trouble(&cache, "others than its owner may write to it");
+    expect_trouble(&cache, "others than its owner may write to it, which chmod go-w ends");
     assert_int_equal(chmod(dir, 0700), 0);
     if (geteuid() == 0) {
         assert_int_equal(chown(dir, 12345, 0), 0);

@@ -456,9 +456,11 @@ static void devices_are_held_to_what_they_can_run(void **state)
     refused(&call, &devices[SPARSE_MLA_PROFILE_SM89], SPARSE_MLA_PROFILE_SM120,
             "options.profile is 4: a device of compute capability 8.9 cannot run its instructions");
     refused(&call, &devices[SPARSE_MLA_PROFILE_SM120], SPARSE_MLA_PROFILE_SM90,
-            "options.profile is 3: it needs 232448 bytes of shared memory per block, the device has 101376");
+            "options.profile is 3: it needs 232448 bytes of shared memory per block, and compute capability 12.0 has "
+            "101376");
     refused(&call, &small, SPARSE_MLA_PROFILE_SM90,
-            "options.profile is 3: it needs 232448 bytes of shared memory per block, the device has 101376");
+            "options.profile is 3: it needs 232448 bytes of shared memory per block, and compute capability 9.0 has "
+            "101376");
 }
 
 static void profiles_follow_the_device_unless_forced(void **state)
