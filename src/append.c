@@ -57,18 +57,16 @@ static sparse_mla_status check_pointers(const struct smla_append *append)
 {
     const sparse_mla_cache_append_args *args = &append->args;
     const int bytes = smla_dtype_bytes(args->src_dtype);
-    sparse_mla_status status = smla_check_pointer("", "latent", args->latent, SMLA_REQUIRED, bytes);
-    if (status == SPARSE_MLA_OK && args->rope_dim > 0)
-        status = smla_check_pointer("", "rope", args->rope, SMLA_REQUIRED, bytes);
-    if (status == SPARSE_MLA_OK)
-        status = smla_check_pointer("", "slots", args->slots, SMLA_REQUIRED, 8);
-    if (status == SPARSE_MLA_OK)
-        status = smla_check_pointer("", "fault_count", args->fault_count, SMLA_OPTIONAL, 4);
-    if (status == SPARSE_MLA_OK)
-        status = smla_check_pointer("cache.", "data", append->cache.data,
-                                    append->cache.num_slots > 0 ? SMLA_REQUIRED : SMLA_OPTIONAL,
-                                    smla_format_get(append->cache.format)->alignment);
-    return status;
+    const bool rope = args->rope_dim > 0;
+    const struct smla_pointer pointers[] = {
+        {"latent", args->latent, SMLA_REQUIRED, bytes},
+        {"rope", rope ? args->rope : NULL, rope ? SMLA_REQUIRED : SMLA_OPTIONAL, bytes},
+        {"slots", args->slots, SMLA_REQUIRED, 8},
+        {"fault_count", args->fault_count, SMLA_OPTIONAL, 4},
+        {"cache.data", append->cache.data, append->cache.num_slots > 0 ? SMLA_REQUIRED : SMLA_OPTIONAL,
+         smla_format_get(append->cache.format)->alignment},
+    };
+    return smla_check_pointers("", pointers, sizeof pointers / sizeof pointers[0]);
 }
 
 sparse_mla_status smla_append_check(struct smla_append *to, const sparse_mla_cache_append_args *args)

@@ -141,27 +141,20 @@ static sparse_mla_status check_tensors(const sparse_mla_decode_args *args)
 
 static sparse_mla_status check_cache_pointers(const sparse_mla_cache *cache, const char *where)
 {
-    sparse_mla_status status =
-        smla_check_pointer(where, "data", cache->data, cache->num_slots > 0 ? SMLA_REQUIRED : SMLA_OPTIONAL,
-                           smla_format_get(cache->format)->alignment);
-    if (status == SPARSE_MLA_OK)
-        status = smla_check_pointer(where, "indices", cache->indices, SMLA_OPTIONAL, 4);
-    if (status == SPARSE_MLA_OK)
-        status = smla_check_pointer(where, "lengths", cache->lengths, SMLA_OPTIONAL, 4);
-    if (status == SPARSE_MLA_OK)
-        status = smla_check_pointer(where, "block_table", cache->block_table, SMLA_OPTIONAL, 4);
-    return status;
+    const struct smla_pointer pointers[] = {
+        {"data", cache->data, cache->num_slots > 0 ? SMLA_REQUIRED : SMLA_OPTIONAL,
+         smla_format_get(cache->format)->alignment},
+        {"indices", cache->indices, SMLA_OPTIONAL, 4},
+        {"lengths", cache->lengths, SMLA_OPTIONAL, 4},
+        {"block_table", cache->block_table, SMLA_OPTIONAL, 4},
+    };
+    return smla_check_pointers(where, pointers, sizeof pointers / sizeof pointers[0]);
 }
 
 static sparse_mla_status check_pointers(const struct smla_call *call)
 {
     const sparse_mla_decode_args *args = &call->args;
-    const struct {
-        const char *name;
-        const void *pointer;
-        enum smla_need need;
-        int alignment;
-    } pointers[] = {
+    const struct smla_pointer pointers[] = {
         {"q_latent", args->q_latent, SMLA_REQUIRED, 16},
         {"q_rope", args->q_rope, SMLA_OPTIONAL, 16},
         {"out", args->out, SMLA_REQUIRED, 16},
@@ -170,13 +163,9 @@ static sparse_mla_status check_pointers(const struct smla_call *call)
         {"request_of_token", args->request_of_token, SMLA_OPTIONAL, 4},
         {"fault_count", args->fault_count, SMLA_OPTIONAL, 4},
     };
-    for (size_t i = 0; i < sizeof pointers / sizeof pointers[0]; i++) {
-        sparse_mla_status status =
-            smla_check_pointer("", pointers[i].name, pointers[i].pointer, pointers[i].need, pointers[i].alignment);
-        if (status != SPARSE_MLA_OK)
-            return status;
-    }
-    sparse_mla_status status = check_cache_pointers(&call->main_cache, "main_cache.");
+    sparse_mla_status status = smla_check_pointers("", pointers, sizeof pointers / sizeof pointers[0]);
+    if (status == SPARSE_MLA_OK)
+        status = check_cache_pointers(&call->main_cache, "main_cache.");
     return status == SPARSE_MLA_OK && call->has_extra ? check_cache_pointers(&call->extra_cache, "extra_cache.")
                                                       : status;
 }

@@ -61,14 +61,15 @@ sparse_mla_status smla_check_dtype(const char *name, int32_t dtype)
     return SPARSE_MLA_OK;
 }
 
-sparse_mla_status smla_check_pointer(const char *where, const char *name, const void *pointer, enum smla_need need,
-                                     int alignment)
+sparse_mla_status smla_check_pointers(const char *where, const struct smla_pointer *pointers, size_t count)
 {
-    if (!pointer && need == SMLA_REQUIRED)
-        return smla_invalid_pointer(where, name, pointer, "it is required");
-    if ((uintptr_t)pointer % (uintptr_t)alignment != 0)
-        return smla_fail(SPARSE_MLA_INVALID_ARGUMENT, "%s%s is %p: it must be aligned to %d bytes", where, name,
-                         pointer, alignment);
+    for (const struct smla_pointer *p = pointers; p < pointers + count; p++) {
+        if (!p->pointer && p->need == SMLA_REQUIRED)
+            return smla_invalid_pointer(where, p->name, p->pointer, "it is required");
+        if ((uintptr_t)p->pointer % (uintptr_t)p->alignment != 0)
+            return smla_fail(SPARSE_MLA_INVALID_ARGUMENT, "%s%s is %p: it must be aligned to %d bytes", where, p->name,
+                             p->pointer, p->alignment);
+    }
     return SPARSE_MLA_OK;
 }
 

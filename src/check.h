@@ -34,8 +34,14 @@ sparse_mla_status smla_copy_struct(void *to, size_t known, size_t first, const v
 int smla_dtype_bytes(int32_t dtype);
 sparse_mla_status smla_check_dtype(const char *name, int32_t dtype);
 
-sparse_mla_status smla_check_pointer(const char *where, const char *name, const void *pointer, enum smla_need need,
-                                     int alignment);
+struct smla_pointer {
+    const char *name;
+    const void *pointer;
+    enum smla_need need;
+    int alignment;
+};
+
+sparse_mla_status smla_check_pointers(const char *where, const struct smla_pointer *pointers, size_t count);
 
 /* A stride over `extent` steps of at least `least` units each: bytes, or elements of up to 8. Nobody takes a step along
  * an extent of 1. */

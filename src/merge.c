@@ -62,16 +62,12 @@ static sparse_mla_status check_strides(const sparse_mla_merge_args *args)
 
 static sparse_mla_status check_pointers(const sparse_mla_merge_args *args)
 {
-    sparse_mla_status status = smla_check_pointer("", "part_out", args->part_out, SMLA_REQUIRED, 16);
-    if (status == SPARSE_MLA_OK)
-        status = smla_check_pointer("", "part_lse", args->part_lse, SMLA_REQUIRED, 4);
-    if (status == SPARSE_MLA_OK)
-        status = smla_check_pointer("", "out", args->out, SMLA_REQUIRED, 16);
-    if (status == SPARSE_MLA_OK)
-        status = smla_check_pointer("", "lse", args->lse, SMLA_OPTIONAL, 4);
-    if (status == SPARSE_MLA_OK)
-        status = smla_check_pointer("", "sink", args->sink, SMLA_OPTIONAL, 4);
-    return status;
+    const struct smla_pointer pointers[] = {
+        {"part_out", args->part_out, SMLA_REQUIRED, 16}, {"part_lse", args->part_lse, SMLA_REQUIRED, 4},
+        {"out", args->out, SMLA_REQUIRED, 16},           {"lse", args->lse, SMLA_OPTIONAL, 4},
+        {"sink", args->sink, SMLA_OPTIONAL, 4},
+    };
+    return smla_check_pointers("", pointers, sizeof pointers / sizeof pointers[0]);
 }
 
 sparse_mla_status smla_merge_check(sparse_mla_merge_args *to, const sparse_mla_merge_args *args)

@@ -62,12 +62,7 @@ static sparse_mla_status check_strides(const sparse_mla_map_slots_args *args)
 
 static sparse_mla_status check_pointers(const sparse_mla_map_slots_args *args)
 {
-    const struct {
-        const char *name;
-        const void *pointer;
-        enum smla_need need;
-        int alignment;
-    } pointers[] = {
+    const struct smla_pointer pointers[] = {
         {"indices", args->indices, SMLA_OPTIONAL, 4},
         {"lengths", args->lengths, SMLA_OPTIONAL, 4},
         {"block_table", args->block_table, SMLA_OPTIONAL, 4},
@@ -77,13 +72,7 @@ static sparse_mla_status check_pointers(const sparse_mla_map_slots_args *args)
         {"counts", args->counts, SMLA_OPTIONAL, 4},
         {"fault_count", args->fault_count, SMLA_OPTIONAL, 4},
     };
-    for (size_t i = 0; i < sizeof pointers / sizeof pointers[0]; i++) {
-        sparse_mla_status status =
-            smla_check_pointer("", pointers[i].name, pointers[i].pointer, pointers[i].need, pointers[i].alignment);
-        if (status != SPARSE_MLA_OK)
-            return status;
-    }
-    return SPARSE_MLA_OK;
+    return smla_check_pointers("", pointers, sizeof pointers / sizeof pointers[0]);
 }
 
 sparse_mla_status smla_slots_check(sparse_mla_map_slots_args *to, const sparse_mla_map_slots_args *args)

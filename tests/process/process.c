@@ -45,40 +45,12 @@ void process_forget(void)
     memset(process_tally, 0, sizeof *process_tally);
 }
 
-static void *address(uintptr_t value)
-{
-    return (void *)(value << 32);
-}
-
 sparse_mla_status process_decode(sparse_mla_context *in)
 {
     sparse_mla_cache cache;
     sparse_mla_decode_args args;
-    sparse_mla_cache_init(&cache);
-    cache.format = SPARSE_MLA_FP8_DS_MLA;
-    cache.data = address(1);
-    cache.num_slots = 64000;
-    cache.row_stride_bytes = 656;
-    cache.page_stride_bytes = 64 * 656;
-    cache.topk = 2048;
-    cache.indices = address(2);
-    cache.indices_request_stride = cache.indices_token_stride = 2048;
-    sparse_mla_decode_args_init(&args);
-    args.num_tokens = 4;
-    args.num_heads = 8;
-    args.latent_dim = args.value_dim = 512;
-    args.rope_dim = 64;
-    args.scale = 0.0625f;
-    args.q_latent = address(3);
-    args.q_latent_head_stride = 576;
-    args.q_latent_token_stride = args.q_latent_request_stride = 8 * 576;
-    args.out = address(4);
-    args.out_head_stride = 512;
-    args.out_token_stride = args.out_request_stride = 8 * 512;
-    args.main_cache = &cache;
-    args.workspace = address(5);
-    args.workspace_size = (size_t)64 << 20;
-    return sparse_mla_decode(in, &args, address(6));
+    fake_glm5(&args, &cache);
+    return sparse_mla_decode(in, &args, fake_address(6));
 }
 
 static void *decode_in_thread(void *unused)

@@ -311,3 +311,36 @@ void fake_remove_dir(const char *path)
 
 const struct smla_log fake_log = {fake_log_line, NULL};
 const struct smla_edges fake_edges = {&fake_fs, fake_environment, open_driver, open_nvrtc};
+
+void *fake_address(uintptr_t number)
+{
+    return (void *)(number << 32);
+}
+
+void fake_glm5(sparse_mla_decode_args *args, sparse_mla_cache *cache)
+{
+    sparse_mla_cache_init(cache);
+    cache->format = SPARSE_MLA_FP8_DS_MLA;
+    cache->data = fake_address(1);
+    cache->num_slots = 64000;
+    cache->row_stride_bytes = 656;
+    cache->page_stride_bytes = 64 * 656;
+    cache->topk = 2048;
+    cache->indices = fake_address(2);
+    cache->indices_request_stride = cache->indices_token_stride = 2048;
+    sparse_mla_decode_args_init(args);
+    args->num_tokens = 4;
+    args->num_heads = 8;
+    args->latent_dim = args->value_dim = 512;
+    args->rope_dim = 64;
+    args->scale = 0.0625f;
+    args->q_latent = fake_address(3);
+    args->q_latent_head_stride = 576;
+    args->q_latent_token_stride = args->q_latent_request_stride = 8 * 576;
+    args->out = fake_address(4);
+    args->out_head_stride = 512;
+    args->out_token_stride = args->out_request_stride = 8 * 512;
+    args->main_cache = cache;
+    args->workspace = fake_address(5);
+    args->workspace_size = (size_t)64 << 20;
+}

@@ -80,6 +80,12 @@ bool fake_logged(const char *text);
 void fake_make_dir(char path[64]);
 void fake_remove_dir(const char *path);
 
+/* Of device memory: far apart, and not to be touched. */
+void *fake_address(uintptr_t number);
+
+/* GLM-5 on one of eight GPUs, four tokens; tensors at the addresses 1 to 5. */
+void fake_glm5(sparse_mla_decode_args *args, sparse_mla_cache *cache);
+
 /* A filled-in table, as opening gives it. */
 void fake_driver(struct smla_driver *driver);
 void fake_nvrtc(struct smla_nvrtc *nvrtc);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* sparse_mla_cache_append() on the host, against the quantisers of quantise.h: whole caches, to the byte. */
+#include "host_context.h"
 #include "quantise.h"
 
 #include <setjmp.h>
@@ -11,7 +12,6 @@
 
 enum { ROWS = 24, SLOTS = 40, UNTOUCHED = 0xA5 };
 
-static sparse_mla_context *context;
 static uint64_t seed;
 
 static uint32_t random_bits(void)
@@ -348,22 +348,6 @@ static void no_row_is_a_success(void **state)
     w->args.latent = w->args.rope = w->args.slots = NULL;
     assert_int_equal(sparse_mla_cache_append(context, &w->args, NULL), SPARSE_MLA_OK);
     free_world(w);
-}
-
-static int open_context(void **state)
-{
-    sparse_mla_options options;
-    (void)state;
-    sparse_mla_options_init(&options);
-    options.backend = SPARSE_MLA_BACKEND_HOST;
-    return sparse_mla_create(&options, &context) != SPARSE_MLA_OK;
-}
-
-static int close_context(void **state)
-{
-    (void)state;
-    sparse_mla_destroy(context);
-    return 0;
 }
 
 int main(void)

@@ -23,39 +23,6 @@ static sparse_mla_decode_args args;
 static _Alignas(256) unsigned char workspace[256];
 static struct CUstream_st *const stream = (struct CUstream_st *)(uintptr_t)0x5000;
 
-static void *address(uintptr_t value)
-{
-    return (void *)(value << 32);
-}
-
-static void fill_args(void)
-{
-    sparse_mla_cache_init(&cache);
-    cache.format = SPARSE_MLA_FP8_DS_MLA;
-    cache.data = address(1);
-    cache.num_slots = 64000;
-    cache.row_stride_bytes = 656;
-    cache.page_stride_bytes = 64 * 656;
-    cache.topk = 2048;
-    cache.indices = address(2);
-    cache.indices_request_stride = cache.indices_token_stride = 2048;
-    sparse_mla_decode_args_init(&args);
-    args.num_tokens = 4;
-    args.num_heads = 8;
-    args.latent_dim = args.value_dim = 512;
-    args.rope_dim = 64;
-    args.scale = 0.0625f;
-    args.q_latent = address(3);
-    args.q_latent_head_stride = 576;
-    args.q_latent_token_stride = args.q_latent_request_stride = 8 * 576;
-    args.out = address(4);
-    args.out_head_stride = 512;
-    args.out_token_stride = args.out_request_stride = 8 * 512;
-    args.main_cache = &cache;
-    args.workspace = address(5);
-    args.workspace_size = (size_t)64 << 20;
-}
-
 static int set_up(void **state)
 {
     (void)state;
@@ -65,7 +32,7 @@ static int set_up(void **state)
     sparse_mla_options_init(&options);
     options.cache_dir = dir;
     options.log = fake_log_line;
-    fill_args();
+    fake_glm5(&args, &cache);
     context = NULL;
     return 0;
 }
@@ -244,7 +211,7 @@ static void each_cuda_context_loads_its_own(void **state)
     (void)state;
     start();
     assert_int_equal(decode(), SPARSE_MLA_OK);
-    fake.of_stream = address(77);
+    fake.of_stream = fake_address(77);
     assert_int_equal(decode(), SPARSE_MLA_OK);
     expect_counts(1, 1, 2, 2);
     assert_true(fake.pushes > 0);
@@ -522,7 +489,8 @@ static void every_driver_function_may_fail(void **state)
     }
     start();
     fake.failing = "cuMemsetD8Async";
-    expect(sparse_mla_workspace_init(context, address(5), 65536, stream), SPARSE_MLA_DRIVER_ERROR, "cuMemsetD8Async");
+    expect(sparse_mla_workspace_init(context, fake_address(5), 65536, stream), SPARSE_MLA_DRIVER_ERROR,
+           "cuMemsetD8Async");
     sparse_mla_device info;
     sparse_mla_device_init(&info);
     fake.failing = "cuDeviceGetName";
@@ -561,18 +529,18 @@ static void the_launch_is_what_the_plan_says(void **state)
     start();
     fake.capability = 80; /* no clusters: parts merge through the workspace */
     args.q_len = 2;
-    args.lse = address(6);
-    args.sink = address(7);
+    args.lse = fake_address(6);
+    args.sink = fake_address(7);
     args.lse_head_stride = 1;
     args.lse_token_stride = 8;
     args.lse_request_stride = 16;
-    args.fault_count = address(8);
+    args.fault_count = fake_address(8);
     args.flags = SPARSE_MLA_LSE_BASE2;
     args.out_dtype = SPARSE_MLA_F32;
-    cache.block_table = address(9);
+    cache.block_table = fake_address(9);
     cache.block_table_width = 40;
     cache.block_table_stride = 48;
-    cache.lengths = address(10);
+    cache.lengths = fake_address(10);
     cache.length_mode = SPARSE_MLA_LENGTH_PER_REQUEST;
     sparse_mla_plan_info_init(&info);
     assert_int_equal(sparse_mla_decode_explain(context, &args, stream, &info), SPARSE_MLA_OK);
@@ -593,10 +561,10 @@ static void the_launch_is_what_the_plan_says(void **state)
     assert_int_equal(fake.config.num_attributes, 0);
 
     const struct smla_params *params = &fake.params;
-    assert_ptr_equal(params->cache.data, address(1));
-    assert_ptr_equal(params->cache.indices, address(2));
-    assert_ptr_equal(params->cache.block_table, address(9));
-    assert_ptr_equal(params->cache.lengths, address(10));
+    assert_ptr_equal(params->cache.data, fake_address(1));
+    assert_ptr_equal(params->cache.indices, fake_address(2));
+    assert_ptr_equal(params->cache.block_table, fake_address(9));
+    assert_ptr_equal(params->cache.lengths, fake_address(10));
     assert_int_equal(params->cache.lengths_per_request, 1);
     assert_int_equal(params->cache.block_table_width, 40);
     assert_int_equal(params->cache.block_table_stride, 48);
@@ -605,16 +573,16 @@ static void the_launch_is_what_the_plan_says(void **state)
     assert_int_equal(params->cache.topk, 2048);
     assert_int_equal(params->cache.page_size, 64);
     assert_int_equal(params->cache.num_slots, 64000);
-    assert_ptr_equal(params->q_latent, address(3));
-    assert_ptr_equal(params->q_rope, (char *)address(3) + 512 * 2);
+    assert_ptr_equal(params->q_latent, fake_address(3));
+    assert_ptr_equal(params->q_rope, (char *)fake_address(3) + 512 * 2);
     assert_int_equal(params->q_rope_stride.head, 576);
-    assert_ptr_equal(params->out, address(4));
+    assert_ptr_equal(params->out, fake_address(4));
     assert_int_equal(params->out_stride.head, 512);
     assert_int_equal(params->lse_stride.request, 16);
     assert_int_equal(params->lse_stride.token, 8);
-    assert_ptr_equal(params->lse, address(6));
-    assert_ptr_equal(params->sink, address(7));
-    assert_ptr_equal(params->fault_count, address(8));
+    assert_ptr_equal(params->lse, fake_address(6));
+    assert_ptr_equal(params->sink, fake_address(7));
+    assert_ptr_equal(params->fault_count, fake_address(8));
     assert_int_equal(params->q_len, 2);
     assert_int_equal(params->num_requests, 2);
     assert_int_equal(params->num_heads, 8);
@@ -626,9 +594,9 @@ static void the_launch_is_what_the_plan_says(void **state)
     assert_int_equal(params->num_splits, info.num_splits);
     assert_true(info.num_splits > 1);
     uint64_t rows = 4 * (uint64_t)info.num_splits * 8;
-    assert_ptr_equal(params->counters, address(5));
-    assert_ptr_equal(params->partials, (char *)address(5) + 65536);
-    assert_ptr_equal(params->partial_lse, (char *)address(5) + 65536 + rows * 512 * 4);
+    assert_ptr_equal(params->counters, fake_address(5));
+    assert_ptr_equal(params->partials, (char *)fake_address(5) + 65536);
+    assert_ptr_equal(params->partial_lse, (char *)fake_address(5) + 65536 + rows * 512 * 4);
     assert_int_equal(info.workspace_bytes, 65536 + rows * 513 * 4);
     assert_int_equal(sparse_mla_decode_workspace(context, &args, stream, &bytes), SPARSE_MLA_OK);
     assert_true(bytes >= info.workspace_bytes);
@@ -665,8 +633,8 @@ static void a_wrong_workspace_is_refused(void **state)
     expect(sparse_mla_workspace_init(context, workspace, 65535, stream), SPARSE_MLA_WORKSPACE_TOO_SMALL, "65535");
     assert_int_equal(sparse_mla_workspace_init(context, NULL, 0, stream), SPARSE_MLA_OK);
     assert_int_equal(fake.zeroed_bytes, 0);
-    assert_int_equal(sparse_mla_workspace_init(context, address(5), 1 << 20, stream), SPARSE_MLA_OK);
-    assert_int_equal(fake.zeroed_at, (uintptr_t)address(5));
+    assert_int_equal(sparse_mla_workspace_init(context, fake_address(5), 1 << 20, stream), SPARSE_MLA_OK);
+    assert_int_equal(fake.zeroed_at, (uintptr_t)fake_address(5));
     assert_int_equal(fake.zeroed_bytes, 65536);
 }
 

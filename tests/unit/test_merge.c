@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* sparse_mla_merge() on the host: by its formula, by odd inputs, and against decode over all keys at once. */
+#include "host_context.h"
 #include "naive.h"
 
 #include <setjmp.h>
@@ -10,7 +11,6 @@
 
 enum { PARTS = 5, TOKENS = 3, HEADS = 4, DIM = 24, ROWS = TOKENS * HEADS, PITCH = DIM + 8 };
 
-static sparse_mla_context *context;
 static uint64_t seed;
 
 static double random_number(void)
@@ -384,22 +384,6 @@ static void no_token_is_a_success(void **state)
     w.args.num_tokens = 0;
     w.args.part_out = w.args.out = NULL;
     assert_int_equal(sparse_mla_merge(context, &w.args, NULL), SPARSE_MLA_OK);
-}
-
-static int open_context(void **state)
-{
-    sparse_mla_options options;
-    (void)state;
-    sparse_mla_options_init(&options);
-    options.backend = SPARSE_MLA_BACKEND_HOST;
-    return sparse_mla_create(&options, &context) != SPARSE_MLA_OK;
-}
-
-static int close_context(void **state)
-{
-    (void)state;
-    sparse_mla_destroy(context);
-    return 0;
 }
 
 int main(void)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* sparse_mla_map_slots() on the host, against naive_slot(), which is decode's rule. */
+#include "host_context.h"
 #include "naive.h"
 
 #include <setjmp.h>
@@ -10,7 +11,6 @@
 
 enum { TOKENS = 12, TOPK = 77, REQUESTS = 6, TABLE_WIDTH = 9, MASK_WIDTH = 100, UNTOUCHED = -77 };
 
-static sparse_mla_context *context;
 static uint64_t seed;
 
 static int random_below(int limit)
@@ -243,22 +243,6 @@ static void no_token_is_a_success(void **state)
     w.args.num_tokens = 0;
     w.args.slots = NULL;
     assert_int_equal(sparse_mla_map_slots(context, &w.args, NULL), SPARSE_MLA_OK);
-}
-
-static int open_context(void **state)
-{
-    sparse_mla_options options;
-    (void)state;
-    sparse_mla_options_init(&options);
-    options.backend = SPARSE_MLA_BACKEND_HOST;
-    return sparse_mla_create(&options, &context) != SPARSE_MLA_OK;
-}
-
-static int close_context(void **state)
-{
-    (void)state;
-    sparse_mla_destroy(context);
-    return 0;
 }
 
 int main(void)

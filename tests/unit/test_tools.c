@@ -18,11 +18,6 @@ static sparse_mla_map_slots_args map;
 static sparse_mla_cache_append_args append;
 static struct CUstream_st *const stream = (struct CUstream_st *)(uintptr_t)0x5000;
 
-static void *address(uintptr_t value)
-{
-    return (void *)(value << 32);
-}
-
 static void fill_merge(void)
 {
     sparse_mla_merge_args_init(&merge);
@@ -33,21 +28,21 @@ static void fill_merge(void)
     merge.flags = SPARSE_MLA_LSE_WITH_SINK | SPARSE_MLA_PART_LSE_BASE2;
     merge.part_dtype = SPARSE_MLA_F32;
     merge.out_dtype = SPARSE_MLA_F16;
-    merge.part_out = address(1);
+    merge.part_out = fake_address(1);
     merge.part_out_stride = 100000;
     merge.part_out_token_stride = 2000;
     merge.part_out_head_stride = 516;
-    merge.part_lse = address(2);
+    merge.part_lse = fake_address(2);
     merge.part_lse_stride = 15;
     merge.part_lse_token_stride = 3;
     merge.part_lse_head_stride = 1;
-    merge.out = address(3);
+    merge.out = fake_address(3);
     merge.out_token_stride = 1600;
     merge.out_head_stride = 520;
-    merge.lse = address(4);
+    merge.lse = fake_address(4);
     merge.lse_token_stride = 7;
     merge.lse_head_stride = 2;
-    merge.sink = address(5);
+    merge.sink = fake_address(5);
 }
 
 static void fill_map(void)
@@ -58,32 +53,32 @@ static void fill_map(void)
     map.topk = 2048;
     map.page_size = 64;
     map.num_slots = 64000;
-    map.indices = address(1);
+    map.indices = fake_address(1);
     map.indices_request_stride = 4200;
     map.indices_token_stride = 2100;
-    map.lengths = address(2);
+    map.lengths = fake_address(2);
     map.length_mode = SPARSE_MLA_LENGTH_PER_REQUEST;
-    map.block_table = address(3);
+    map.block_table = fake_address(3);
     map.block_table_width = 40;
     map.block_table_stride = 48;
-    map.request_of_token = address(4);
-    map.mask = address(5);
+    map.request_of_token = fake_address(4);
+    map.mask = fake_address(5);
     map.mask_width = 4096;
     map.mask_request_stride = 9000;
     map.mask_token_stride = 4100;
-    map.slots = address(6);
+    map.slots = fake_address(6);
     map.slots_request_stride = 4100;
     map.slots_token_stride = 2050;
-    map.counts = address(7);
+    map.counts = fake_address(7);
     map.compact = -1;
-    map.fault_count = address(8);
+    map.fault_count = fake_address(8);
 }
 
 static void fill_append(int format, int latent_dim, int rope_dim, int64_t row_stride)
 {
     sparse_mla_cache_init(&cache);
     cache.format = format;
-    cache.data = address(1);
+    cache.data = fake_address(1);
     cache.num_slots = 6400;
     cache.row_stride_bytes = row_stride;
     cache.page_stride_bytes = 64 * (row_stride + 16);
@@ -93,13 +88,13 @@ static void fill_append(int format, int latent_dim, int rope_dim, int64_t row_st
     append.latent_dim = latent_dim;
     append.rope_dim = rope_dim;
     append.src_dtype = SPARSE_MLA_F16;
-    append.latent = address(2);
+    append.latent = fake_address(2);
     append.latent_stride = 576;
-    append.rope = address(3);
+    append.rope = fake_address(3);
     append.rope_stride = 99;
-    append.slots = address(4);
+    append.slots = fake_address(4);
     append.cache = &cache;
-    append.fault_count = address(5);
+    append.fault_count = fake_address(5);
 }
 
 static int set_up(void **state)
@@ -319,11 +314,11 @@ static void merge_launches_a_warp_per_row(void **state)
     start();
     assert_int_equal(call(0), SPARSE_MLA_OK);
     expect_launch(4, 128, 0);
-    assert_ptr_equal(p->part_out, address(1));
-    assert_ptr_equal(p->part_lse, address(2));
-    assert_ptr_equal(p->out, address(3));
-    assert_ptr_equal(p->lse, address(4));
-    assert_ptr_equal(p->sink, address(5));
+    assert_ptr_equal(p->part_out, fake_address(1));
+    assert_ptr_equal(p->part_lse, fake_address(2));
+    assert_ptr_equal(p->out, fake_address(3));
+    assert_ptr_equal(p->lse, fake_address(4));
+    assert_ptr_equal(p->sink, fake_address(5));
     assert_int_equal(p->part_out_stride, 100000);
     assert_int_equal(p->part_out_token_stride, 2000);
     assert_int_equal(p->part_out_head_stride, 516);
@@ -356,14 +351,14 @@ static void map_slots_launches_a_block_per_token(void **state)
     start();
     assert_int_equal(call(1), SPARSE_MLA_OK);
     expect_launch(6, 256, 32);
-    assert_ptr_equal(p->indices, address(1));
-    assert_ptr_equal(p->lengths, address(2));
-    assert_ptr_equal(p->block_table, address(3));
-    assert_ptr_equal(p->request_of_token, address(4));
-    assert_ptr_equal(p->mask, address(5));
-    assert_ptr_equal(p->slots, address(6));
-    assert_ptr_equal(p->counts, address(7));
-    assert_ptr_equal(p->fault_count, address(8));
+    assert_ptr_equal(p->indices, fake_address(1));
+    assert_ptr_equal(p->lengths, fake_address(2));
+    assert_ptr_equal(p->block_table, fake_address(3));
+    assert_ptr_equal(p->request_of_token, fake_address(4));
+    assert_ptr_equal(p->mask, fake_address(5));
+    assert_ptr_equal(p->slots, fake_address(6));
+    assert_ptr_equal(p->counts, fake_address(7));
+    assert_ptr_equal(p->fault_count, fake_address(8));
     assert_int_equal(p->num_slots, 64000);
     assert_int_equal(p->indices_request_stride, 4200);
     assert_int_equal(p->indices_token_stride, 2100);
@@ -417,11 +412,11 @@ static void append_launches_a_warp_per_segment(void **state)
         assert_int_equal(p->rope_at, records[i].rope_at);
         assert_int_equal(p->scales_at, records[i].scales_at);
     }
-    assert_ptr_equal(p->data, address(1));
-    assert_ptr_equal(p->latent, address(2));
-    assert_ptr_equal(p->rope, address(3));
-    assert_ptr_equal(p->slots, address(4));
-    assert_ptr_equal(p->fault_count, address(5));
+    assert_ptr_equal(p->data, fake_address(1));
+    assert_ptr_equal(p->latent, fake_address(2));
+    assert_ptr_equal(p->rope, fake_address(3));
+    assert_ptr_equal(p->slots, fake_address(4));
+    assert_ptr_equal(p->fault_count, fake_address(5));
     assert_int_equal(p->num_slots, 6400);
     assert_int_equal(p->page_stride, 64 * (612 + 16));
     assert_int_equal(p->row_stride, 612);
@@ -450,7 +445,7 @@ static void scale_rules_and_offsets_are_handed_over(void **state)
     cache.rope_offset_bytes = 16;
     cache.latent_offset_bytes = 144;
     assert_int_equal(call(2), SPARSE_MLA_OK);
-    assert_ptr_equal(p->data, (char *)address(1) + 144);
+    assert_ptr_equal(p->data, (char *)fake_address(1) + 144);
     assert_int_equal(p->rope_at, -128);
 }
 
