@@ -2,6 +2,7 @@
 /* The public calls: check, plan, get the kernel, launch. */
 #include "check.h"
 #include "context.h"
+#include "cost.h"
 #include "host.h"
 #include "launch.h"
 
@@ -153,6 +154,7 @@ static void describe_plan(sparse_mla_context *context, const struct prepared *p,
     info->workspace_bytes = plan->workspace_bytes;
     info->cached = smla_jit_peek(&context->jit, &p->place, &program, p->facts.compute_capability, &registers);
     info->registers = (uint32_t)registers;
+    info->predicted_us = smla_cost_predict(plan, &p->call, &p->facts, &info->limit);
 }
 
 /* Hands a result out at the size that the caller knows. */

@@ -26,6 +26,8 @@ enum { /* CUresult */
 
 enum { /* CUdevice_attribute */
        SMLA_CU_MULTIPROCESSOR_COUNT = 16,
+       SMLA_CU_MEMORY_CLOCK_RATE = 36, /* kHz */
+       SMLA_CU_MEMORY_BUS_WIDTH = 37,  /* bits */
        SMLA_CU_COMPUTE_CAPABILITY_MAJOR = 75,
        SMLA_CU_COMPUTE_CAPABILITY_MINOR = 76,
        SMLA_CU_SHARED_PER_BLOCK_OPTIN = 97

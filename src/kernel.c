@@ -41,6 +41,16 @@ sparse_mla_status smla_kernel_place(const struct smla_driver *driver, struct CUs
     return SPARSE_MLA_OK;
 }
 
+/* Memory transfers twice per clock. Nothing depends on it but what explain() tells. */
+static int memory_gbps(const struct smla_driver *driver, int device)
+{
+    int clock = 0, width = 0;
+    if (driver->device_get_attribute(&clock, SMLA_CU_MEMORY_CLOCK_RATE, device) != SMLA_CU_SUCCESS ||
+        driver->device_get_attribute(&width, SMLA_CU_MEMORY_BUS_WIDTH, device) != SMLA_CU_SUCCESS)
+        return 0;
+    return (int)((int64_t)clock * 2 * width / 8 / 1000000);
+}
+
 static int read_facts(const struct smla_driver *driver, const struct smla_place *place, int device,
                       struct smla_device_facts *facts)
 {
@@ -60,6 +70,7 @@ static int read_facts(const struct smla_driver *driver, const struct smla_place 
             return result;
     }
     facts->compute_capability = 10 * major + minor;
+    facts->memory_gbps = memory_gbps(driver, device);
 
     struct smla_cu_resource resource = {0};
     if (driver->ctx_get_dev_resource &&

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "plan.h"
 
+#include "cost.h"
 #include "format.h"
 #include "params.h"
 
@@ -103,8 +104,7 @@ static struct smla_variant choose_variant(const struct shape *shape, int profile
     return v;
 }
 
-/* Columns of a token's row: those of the main cache, in whole tiles where others follow, and those of the extra one. */
-static int64_t columns_of(const struct smla_call *call)
+int64_t smla_plan_columns(const struct smla_call *call)
 {
     const int64_t main = call->main_cache.topk;
     return call->has_extra ? divide_up(main, SMLA_TILE) * (int64_t)SMLA_TILE + call->extra_cache.topk : main;
@@ -119,7 +119,7 @@ static struct shape shape_of(const struct smla_call *call)
                           .query = args->q_dtype,
                           .caches = call->has_extra ? 2 : 1,
                           .num_heads = args->num_heads,
-                          .columns = (int)columns_of(call)};
+                          .columns = (int)smla_plan_columns(call)};
 }
 
 bool smla_plan_shipped(int profile, int n, struct smla_variant *variant)
@@ -178,7 +178,7 @@ static sparse_mla_status check_supported(const struct smla_call *call)
             "of one format",
             (int)extra->format, smla_format_get(extra->format)->name, (int)main->format,
             smla_format_get(main->format)->name);
-    if (columns_of(call) > INT32_MAX)
+    if (smla_plan_columns(call) > INT32_MAX)
         return smla_fail(SPARSE_MLA_UNSUPPORTED,
                          "extra_cache.topk is %d and main_cache.topk %d: together they must be below 2^31",
                          (int)extra->topk, (int)main->topk);
@@ -213,17 +213,6 @@ static sparse_mla_status resolve_profile(int *profile, const struct smla_device_
 
 /* ---- splits */
 
-/* Blocks that run at the same time. A cluster lies within a group of 12 to 18 multiprocessors (seen on the H200);
- * pairs always find room. */
-static int resident_blocks(const struct smla_variant *v, const struct smla_device_facts *device, int cluster)
-{
-    enum { GROUP = 16, LEAST_OF_GROUP = 12 };
-    if (cluster <= 2 || device->sm_count < GROUP)
-        return device->sm_count * v->blocks_per_sm;
-    const int in_group = LEAST_OF_GROUP * v->blocks_per_sm / cluster;
-    return cluster * (in_group ? in_group * (device->sm_count / GROUP) : 1); /* some groups are larger */
-}
-
 /* 8 is what every device with clusters takes; 16 what was seen to fit on the H200, of 132 multiprocessors. */
 static int max_cluster(const struct smla_variant *v, const struct smla_device_facts *device)
 {
@@ -240,21 +229,11 @@ static uint64_t floats_per_part(const struct smla_variant *v)
     return (uint64_t)smla_variant_heads(v) * ((uint64_t)smla_variant_value_dim(v) + 1);
 }
 
-/* Nanoseconds of a launch with `splits` parts per token, after measurements on the H200. What matters is the order of
- * the candidates, and that it is the same everywhere. */
 static int64_t predicted_time(const struct smla_plan *plan, const struct smla_device_facts *device, int64_t rows,
                               int units, int splits)
 {
-    enum { BLOCK = 7000, BLOCK_OCTET = 700, TURN = 1400, CLUSTER = 1000, WORKSPACE = 3000, WORKSPACE_PART = 250 };
-    const struct smla_variant *v = &plan->variant;
-    const int octets = smla_variant_heads(v) / 8;
-    const bool cluster = splits > 1 && splits <= plan->max_cluster;
-    const int64_t blocks = rows * splits, resident = resident_blocks(v, device, cluster ? splits : 1);
-    const int64_t waves = divide_up(blocks, resident);
-    const bool crowded = (blocks < resident ? blocks : resident) * 5 > (int64_t)device->sm_count * 7;
-    const int64_t turns = (int64_t)divide_up(units, splits) * (crowded ? 2 : 1);
-    const int64_t merge = splits == 1 ? 0 : cluster ? CLUSTER : WORKSPACE + (int64_t)WORKSPACE_PART * octets * splits;
-    return waves * (BLOCK + BLOCK_OCTET * octets + TURN * turns) + merge;
+    const struct smla_cost cost = smla_cost_of_splits(plan, device, rows, units, splits);
+    return cost.turns + cost.rest;
 }
 
 static int most_splits(const struct smla_plan *plan, const struct smla_device_facts *device, int64_t rows, int units)
@@ -262,7 +241,7 @@ static int most_splits(const struct smla_plan *plan, const struct smla_device_fa
     const struct smla_variant *v = &plan->variant;
     const uint64_t part_bytes = 4 * floats_per_part(v);
     const int64_t room = (int64_t)((MAX_WORKSPACE - SMLA_COUNTER_BYTES) / part_bytes);
-    int64_t parts = (int64_t)resident_blocks(v, device, 1) * WAVES_OF_PARTS;
+    int64_t parts = (int64_t)smla_cost_resident(v, device, 1) * WAVES_OF_PARTS;
     if (parts > room)
         parts = room;
     if (parts > SMLA_COUNTER_BYTES / 4)
@@ -286,7 +265,7 @@ static int invariant_splits(const struct smla_plan *plan, int64_t columns)
 static int choose_splits(const struct smla_plan *plan, const struct smla_device_facts *device, int64_t rows,
                          int64_t columns)
 {
-    const int units = divide_up(columns, (int64_t)SMLA_TILE * plan->variant.key_groups);
+    const int units = smla_cost_units(&plan->variant, columns);
     const int most = most_splits(plan, device, rows, units);
     int best = 1;
     int64_t best_time = predicted_time(plan, device, rows, units, best);
@@ -326,9 +305,9 @@ void smla_plan_set_variant(struct smla_plan *plan, const struct smla_call *call,
     plan->overlapped = call->args.flags & SPARSE_MLA_PROGRAMMATIC_LAUNCH && variant->profile >= SPARSE_MLA_PROFILE_SM90;
     const int64_t rows = (int64_t)call->args.num_tokens * plan->head_blocks;
     if (call->args.flags & SPARSE_MLA_BATCH_INVARIANT)
-        smla_plan_set_splits(plan, invariant_splits(plan, columns_of(call)));
+        smla_plan_set_splits(plan, invariant_splits(plan, smla_plan_columns(call)));
     else
-        smla_plan_set_splits(plan, rows ? choose_splits(plan, device, rows, columns_of(call)) : 1);
+        smla_plan_set_splits(plan, rows ? choose_splits(plan, device, rows, smla_plan_columns(call)) : 1);
 }
 
 /* ---- plans */
@@ -369,7 +348,7 @@ sparse_mla_status smla_plan_workspace(size_t *bytes, const struct smla_call *cal
     if (status != SPARSE_MLA_OK)
         return status;
     const int most =
-        WAVES_OF_PARTS * resident_blocks(&plan.variant, device, 1) / plan.head_blocks; /* more are never split */
+        WAVES_OF_PARTS * smla_cost_resident(&plan.variant, device, 1) / plan.head_blocks; /* more are never split */
     for (int tokens = 1; tokens <= call->args.num_tokens && tokens <= most; tokens++) {
         smaller.args.num_tokens = tokens;
         status = smla_plan_make(&plan, &smaller, device, profile);

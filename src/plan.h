@@ -10,6 +10,7 @@ struct smla_device_facts {
     int compute_capability; /* 10 * major + minor */
     int sm_count;
     int shared_per_block; /* opt-in limit, bytes */
+    int memory_gbps;      /* peak of the device's memory, GB/s; 0: not known */
 };
 
 struct smla_plan {
@@ -25,6 +26,9 @@ struct smla_plan {
     uint64_t partial_floats; /* of the workspace, behind the counters; the lse of partials included */
     size_t workspace_bytes;  /* 0: no split, no workspace needed */
 };
+
+/* Columns of a token's row: those of the main cache, in whole tiles where others follow, and those of the extra one. */
+int64_t smla_plan_columns(const struct smla_call *call);
 
 /* The profile that AUTO means on a device, by compute capability; AUTO itself when there is none. */
 int smla_profile_of(int compute_capability);

@@ -427,6 +427,15 @@ typedef struct sparse_mla_options {
 /** A context: kernels, caches and settings for any number of devices. Thread-safe; one per process is enough. */
 typedef struct sparse_mla_context sparse_mla_context;
 
+/** What a call is expected to wait for most, as sparse_mla_plan_info.predicted_us is made. Values never change. */
+typedef enum sparse_mla_limit {
+    SPARSE_MLA_LIMIT_NONE = 0,   /**< the host backend, or no token */
+    SPARSE_MLA_LIMIT_MEMORY = 1, /**< reading the rows is half of the time or more */
+    SPARSE_MLA_LIMIT_TENSOR = 2, /**< neither: what multiprocessors do for each key, conversions and products */
+    SPARSE_MLA_LIMIT_LATENCY = 3 /**< not memory, but blocks take longer to start, end and merge than over their keys,
+                                  *   or there are fewer than one for two multiprocessors */
+} sparse_mla_limit;
+
 /** What sparse_mla_decode_explain() reports: the plan of a call. */
 typedef struct sparse_mla_plan_info {
     size_t struct_size;       /**< sizeof(sparse_mla_plan_info); set by sparse_mla_plan_info_init() */
@@ -442,6 +451,16 @@ typedef struct sparse_mla_plan_info {
     uint64_t workspace_bytes; /**< what this call needs */
     int32_t cached;           /**< 0: would compile, 1: on disk, 2: in memory */
     int32_t reserved;         /**< 0 */
+    int32_t limit;            /**< sparse_mla_limit: what the call is expected to wait for most */
+
+    /** Microseconds on the GPU that the planner expects of the call with rows of full length, none in the L2 cache; 0
+     *  with the host backend. It is what the planner chooses splits by: waves of blocks, each the time to start and end
+     *  a block and that of its turns over tiles of keys, and then a merge; but no less than to read the rows at 83 % of
+     *  the peak of the device's memory. The constants are those of one H200, where measured times of fp8_ds_mla with
+     *  2048 keys, 8 to 128 heads and 1 to 256 tokens (README.md) are met to -27 % .. +11 %; its sm_120 code path, which
+     *  there may have two blocks on a multiprocessor, to +66 % in one case. Elsewhere it is no more than a guess: that
+     *  such multiprocessors are as fast as an H200's. */
+    float predicted_us;
 } sparse_mla_plan_info;
 
 /** One entry of the cache directory. */

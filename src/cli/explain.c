@@ -3,6 +3,10 @@
 #include "report.h"
 
 static const char *const cached_names[] = {"would be compiled", "on disk", "in memory"};
+static const char *const limit_names[] = {[SPARSE_MLA_LIMIT_NONE] = "none",
+                                          [SPARSE_MLA_LIMIT_MEMORY] = "memory",
+                                          [SPARSE_MLA_LIMIT_TENSOR] = "tensor",
+                                          [SPARSE_MLA_LIMIT_LATENCY] = "latency"};
 
 static void print_plan(struct report *report, const struct shape *shape, const sparse_mla_plan_info *plan)
 {
@@ -23,6 +27,8 @@ static void print_plan(struct report *report, const struct shape *shape, const s
     report_whole(report, "stages", 0, plan->stages);
     report_whole(report, "workspace_bytes", 0, (long long)plan->workspace_bytes);
     report_text(report, "kernel", 0, cached_names[plan->cached]);
+    report_text(report, "limit", 0, limit_names[plan->limit]);
+    report_real(report, "predicted_us", 0, 3, plan->predicted_us);
 }
 
 static sparse_mla_status explain(const struct session *session, const struct shape *shape, struct report *report)

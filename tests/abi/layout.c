@@ -153,7 +153,7 @@ FIELD(sparse_mla_options, dump_dir, 72);
 FIELD(sparse_mla_options, dump_when, 80);
 FIELD(sparse_mla_options, reserved, 84);
 
-SIZE(sparse_mla_plan_info, 184);
+SIZE(sparse_mla_plan_info, 192);
 FIELD(sparse_mla_plan_info, struct_size, 0);
 FIELD(sparse_mla_plan_info, variant, 8);
 FIELD(sparse_mla_plan_info, grid_x, 136);
@@ -167,6 +167,8 @@ FIELD(sparse_mla_plan_info, registers, 164);
 FIELD(sparse_mla_plan_info, workspace_bytes, 168);
 FIELD(sparse_mla_plan_info, cached, 176);
 FIELD(sparse_mla_plan_info, reserved, 180);
+FIELD(sparse_mla_plan_info, limit, 184);
+FIELD(sparse_mla_plan_info, predicted_us, 188);
 
 SIZE(sparse_mla_cache_entry, 240);
 FIELD(sparse_mla_cache_entry, struct_size, 0);
@@ -233,6 +235,10 @@ VALUE(SPARSE_MLA_PROFILE_SM80, 1);
 VALUE(SPARSE_MLA_PROFILE_SM89, 2);
 VALUE(SPARSE_MLA_PROFILE_SM90, 3);
 VALUE(SPARSE_MLA_PROFILE_SM120, 4);
+VALUE(SPARSE_MLA_LIMIT_NONE, 0);
+VALUE(SPARSE_MLA_LIMIT_MEMORY, 1);
+VALUE(SPARSE_MLA_LIMIT_TENSOR, 2);
+VALUE(SPARSE_MLA_LIMIT_LATENCY, 3);
 VALUE(SPARSE_MLA_LOG_WARNING, 0);
 VALUE(SPARSE_MLA_LOG_INFO, 1);
 VALUE(SPARSE_MLA_LOG_DEBUG, 2);

@@ -124,7 +124,9 @@ static int get_error_name(int result, const char **name)
 static int get_attribute(int *value, int attribute, int device)
 {
     (void)device;
-    *value = attribute == 16   ? 170 /* multiprocessors */
+    *value = attribute == 16   ? 170      /* multiprocessors */
+             : attribute == 36 ? 14001000 /* kHz of memory, */
+             : attribute == 37 ? 512      /* of so many bits: 1792 GB/s */
              : attribute == 75 ? number("FAKE_CC") / 10
              : attribute == 76 ? number("FAKE_CC") % 10
              : attribute == 97 ? number("FAKE_SHARED")

@@ -267,6 +267,8 @@ class FakeGpu(ToolTest):
             self.assertEqual(plan["grid_x"], plan["tokens"])
             self.assertLessEqual(plan["shared_bytes_per_block"], 101376)
             self.assertEqual(plan["kernel"], "would be compiled")
+        fp8 = [(plan["limit"], plan["predicted_us"]) for plan in data if plan["format"] == "fp8_ds_mla"]
+        self.assertEqual(fp8, [("latency", 14.3), ("memory", 231), ("latency", 36), ("memory", 384)])
         text = self.output("explain", "--model", "glm-5", "--format", "bf16", "--tokens", "1,256", fake_cc=120)
         self.assertEqual(text.count("variant"), 2)
         self.assertEqual(text.count("\n\n"), 1)

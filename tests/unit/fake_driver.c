@@ -34,6 +34,12 @@ static int fake_device_get_attribute(int *value, int attribute, int device)
     case SMLA_CU_MULTIPROCESSOR_COUNT:
         *value = 132;
         break;
+    case SMLA_CU_MEMORY_CLOCK_RATE:
+        *value = 3201000;
+        break;
+    case SMLA_CU_MEMORY_BUS_WIDTH:
+        *value = 6144;
+        break;
     case SMLA_CU_COMPUTE_CAPABILITY_MAJOR:
         *value = fake.capability / 10;
         break;

@@ -17,10 +17,10 @@ struct shape {
 
 /* By profile; what the devices of these names have. */
 static const struct smla_device_facts devices[] = {
-    [SPARSE_MLA_PROFILE_SM80] = {80, 108, 166912},
-    [SPARSE_MLA_PROFILE_SM89] = {89, 142, 101376},
-    [SPARSE_MLA_PROFILE_SM90] = {90, 132, 232448},
-    [SPARSE_MLA_PROFILE_SM120] = {120, 188, 101376},
+    [SPARSE_MLA_PROFILE_SM80] = {80, 108, 166912, 2039},
+    [SPARSE_MLA_PROFILE_SM89] = {89, 142, 101376, 864},
+    [SPARSE_MLA_PROFILE_SM90] = {90, 132, 232448, 4916},
+    [SPARSE_MLA_PROFILE_SM120] = {120, 188, 101376, 1792},
 };
 
 enum { FIRST_PROFILE = SPARSE_MLA_PROFILE_SM80, LAST_PROFILE = SPARSE_MLA_PROFILE_SM120 };

@@ -331,6 +331,8 @@ static void all_four_functions_agree(void **state)
         assert_int_equal(sparse_mla_decode_workspace(context, &w.args, NULL, &bytes), status);
         assert_int_equal(bytes, 0);
         assert_int_equal(sparse_mla_decode_explain(context, &w.args, NULL, &info), status);
+        assert_int_equal(info.limit, SPARSE_MLA_LIMIT_NONE);
+        assert_true(info.predicted_us == 0);
         destroy(&w);
     }
     sparse_mla_destroy(context);

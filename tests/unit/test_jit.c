@@ -770,7 +770,7 @@ static void calls_are_dumped(void **state)
 
 static void results_have_the_callers_size(void **state)
 {
-    static const size_t no_sizes[] = {0, 9, sizeof(sparse_mla_plan_info) - 8, sizeof(sparse_mla_plan_info) + 4, 4104};
+    static const size_t first = 184, no_sizes[] = {0, 9, 176, sizeof(sparse_mla_plan_info) + 4, 4104};
     struct {
         sparse_mla_plan_info info;
         uint64_t newer;
@@ -784,12 +784,24 @@ static void results_have_the_callers_size(void **state)
     assert_int_equal(result.info.struct_size, sizeof result);
     assert_int_equal(result.info.grid_x, 4);
     assert_int_equal(result.info.reserved, 0);
+    assert_int_equal(result.info.limit, SPARSE_MLA_LIMIT_LATENCY);
+    assert_true(result.info.predicted_us > 0);
     assert_true(result.newer == UINT64_C(0xaaaaaaaaaaaaaaaa));
+    memset(&result, 0xaa, sizeof result);
+    result.info.struct_size = first; /* that of 0.1.0, which had no limit */
+    assert_int_equal(sparse_mla_decode_explain(context, &args, stream, &result.info), SPARSE_MLA_OK);
+    assert_int_equal(result.info.grid_x, 4);
+    assert_int_equal(result.info.limit, (int)0xaaaaaaaa);
+    args.num_tokens = 256; /* on as much memory as the driver says */
+    result.info.struct_size = sizeof result.info;
+    assert_int_equal(sparse_mla_decode_explain(context, &args, stream, &result.info), SPARSE_MLA_OK);
+    assert_int_equal(result.info.limit, SPARSE_MLA_LIMIT_MEMORY);
+    assert_true(result.info.predicted_us > 97 && result.info.predicted_us < 98);
     for (size_t i = 0; i < sizeof no_sizes / sizeof no_sizes[0]; i++) {
         memset(&result, 0xaa, sizeof result);
         result.info.struct_size = no_sizes[i];
         expect(sparse_mla_decode_explain(context, &args, stream, &result.info), SPARSE_MLA_INVALID_ARGUMENT,
-               ": its _init() function sets it to 184");
+               ": its _init() function sets it to 192");
         assert_int_equal(result.info.grid_x, 0xaaaaaaaa);
     }
     device.struct_size = sizeof device - 8;

@@ -445,7 +445,7 @@ static void programmatic_launch_needs_its_instruction(void **state)
 static void devices_are_held_to_what_they_can_run(void **state)
 {
     const struct smla_call call = call_of(&glm5);
-    const struct smla_device_facts turing = {75, 68, 65536}, small = {90, 132, 101376};
+    const struct smla_device_facts turing = {75, 68, 65536, 0}, small = {90, 132, 101376, 0};
     (void)state;
     refused(&call, &turing, SPARSE_MLA_PROFILE_AUTO, "the device has compute capability 7.5: 8.0 or more is needed");
     refused(&call, &turing, SPARSE_MLA_PROFILE_SM80, "the device has compute capability 7.5: 8.0 or more is needed");
