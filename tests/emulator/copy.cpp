@@ -27,7 +27,7 @@ static void mark_destination(thread &t, u32 offset, int bytes, const epoch &when
         word &w = shared_word(*t.block, at);
         const void *address = t.block->shared + at;
         w.launch = launch_number;
-        check_write(t, w, address, pc);
+        check_write(t, w, address, 4, pc);
         if (bulk && w.write.when.clock != 0 && !w.copied && !(w.fenced && t.clock.of(w.write.when.actor) >= w.fence))
             report("proxy", &t, pc, "bulk copy to %p over the store by %s, which was not fenced against it\n    at %s",
                    address, who(w.write.when).c_str(), where(w.write.pc).c_str());

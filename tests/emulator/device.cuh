@@ -5,16 +5,13 @@
 #include "number.h"
 
 #define SMLA_FN static inline __attribute__((always_inline))
-#define SMLA_KERNEL(name, threads, blocks_per_sm)                                                                      \
-    EMULATED_KERNEL(name, smla_params, threads, blocks_per_sm);                                                        \
-    extern "C" void name(const smla_params &p)
-#define SMLA_TOOL_KERNEL(name, params, threads)                                                                        \
-    EMULATED_KERNEL(name, params, threads, 1);                                                                         \
-    extern "C" void name(const params &p)
-// Through a macro of its own, so that `name` may be a macro.
+#define SMLA_KERNEL(name, threads, blocks_per_sm) EMULATED_KERNEL(name, smla_params, threads, blocks_per_sm)
+#define SMLA_TOOL_KERNEL(name, params, threads) EMULATED_KERNEL(name, params, threads, 1)
+// Through a macro of its own, so that `name` may be a macro. Some kernels have the name of a public function.
 #define EMULATED_KERNEL(name, params, threads, blocks_per_sm)                                                          \
     extern "C" const emu_kernel name##_kernel;                                                                         \
-    const emu_kernel name##_kernel = {threads, blocks_per_sm, EMULATED_PROFILE, (int)sizeof(params)}
+    const emu_kernel name##_kernel = {threads, blocks_per_sm, EMULATED_PROFILE, (int)sizeof(params)};                  \
+    extern "C" void name##_entry(const params &p)
 // Programs that have no profile of their own run on any device.
 #ifdef SMLA_PROFILE
 #define EMULATED_PROFILE SMLA_PROFILE

@@ -27,6 +27,8 @@ const char *emulator_report(void);
 
 /* Device memory of exactly so many bytes, which count as not written; `offset` from a multiple of 4096. */
 void *emulator_alloc(size_t bytes, size_t offset);
+/* The same for what threads write single bytes of: elsewhere two threads' bytes of one word are a race. */
+void *emulator_alloc_bytes(size_t bytes, size_t offset);
 void emulator_free(void *pointer);
 
 /* Says that the host has written these bytes, or that whoever reads them is wrong; false outside an allocation. */

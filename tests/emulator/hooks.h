@@ -7,7 +7,7 @@
 typedef unsigned emu_words __attribute__((vector_size(16))); /* by value: in registers, so that no local's address */
 typedef float emu_floats __attribute__((vector_size(16)));   /* escapes and plain locals stay uninstrumented */
 
-/* What SMLA_KERNEL leaves beside its function, as NAME_kernel. */
+/* What SMLA_KERNEL leaves beside its function, NAME_entry, as NAME_kernel. */
 struct emu_kernel {
     int threads, blocks_per_sm, profile, params_bytes;
 };

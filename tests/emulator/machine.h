@@ -62,8 +62,16 @@ struct word {
 
 struct allocation {
     uintptr_t base;
-    size_t bytes;
+    size_t bytes, unit; /* bytes that an element of `words` is about: 4, or 1 where threads store single bytes */
     std::vector<word> words;
+    uintptr_t begin(uintptr_t address) const
+    {
+        return address & ~(uintptr_t)(unit - 1);
+    }
+    word &at(uintptr_t address)
+    {
+        return words[(begin(address) - begin(base)) >> (unit == 4 ? 2 : 0)];
+    }
 };
 
 enum access_kind { READ, CONSTANT_READ, WRITE, ATOMIC };
@@ -72,8 +80,8 @@ enum access_kind { READ, CONSTANT_READ, WRITE, ATOMIC };
 
 /* Lanes of a warp may store to one address in one instruction if they store the same: checked at the next step. */
 struct repeated_store {
-    const u32 *address;
-    u32 value;
+    const uint8_t *address;
+    u32 value, bytes;
     access_mark other;
     const void *pc;
 };
@@ -224,7 +232,7 @@ void touch_shared(thread &t, block &of, u32 offset, u32 bytes, access_kind kind,
 void check_early(thread &t, const void *pc);
 void check_repeated(thread &t);
 word &shared_word(block &b, u32 offset);
-void check_write(thread &t, word &w, const void *address, const void *pc);
+void check_write(thread &t, word &w, const void *address, u32 bytes, const void *pc);
 void set_written(word &w, const epoch &when, const void *pc);
 uint8_t *take_slot(block &b);
 void release_slot(block &b);

@@ -29,14 +29,15 @@ static uint8_t *reserve(size_t bytes)
 
 // ---- allocations
 
-void *emulator_alloc(size_t bytes, size_t offset)
+static void *allocate(size_t bytes, size_t offset, size_t unit)
 {
     if (!arena)
         arena = reserve(ARENA_BYTES);
     auto a = std::make_unique<allocation>();
     a->base = (uintptr_t)arena + arena_used + offset;
     a->bytes = bytes;
-    a->words.resize((bytes + 3) / 4);
+    a->unit = unit;
+    a->words.resize((a->begin(a->base + bytes + unit - 1) - a->begin(a->base)) / unit);
     arena_used += (offset + bytes + 2 * GAP - 1) / GAP * GAP; // never handed out again: a use after free is outside
     if (arena_used > ARENA_BYTES)
         abort();
@@ -44,6 +45,16 @@ void *emulator_alloc(size_t bytes, size_t offset)
     memset(pointer, 0xFF, bytes);
     allocations[a->base] = std::move(a);
     return pointer;
+}
+
+void *emulator_alloc(size_t bytes, size_t offset)
+{
+    return allocate(bytes, offset, 4);
+}
+
+void *emulator_alloc_bytes(size_t bytes, size_t offset)
+{
+    return allocate(bytes, offset, 1);
 }
 
 static allocation *find_allocation(uintptr_t address)
@@ -74,19 +85,19 @@ bool emulator_mark(void *pointer, size_t bytes, bool written)
         return true;
     if (!a || address + bytes > a->base + a->bytes)
         return false;
-    for (uintptr_t at = address & ~(uintptr_t)3; at < address + bytes; at += 4)
-        a->words[(at - a->base) / 4].written = written;
+    for (uintptr_t at = a->begin(address); at < address + bytes; at += a->unit)
+        a->at(at).written = written;
     return true;
 }
 
 bool emulator_written(const void *pointer, size_t bytes)
 {
     const uintptr_t address = (uintptr_t)pointer;
-    const allocation *a = find_allocation(address);
+    allocation *a = find_allocation(address);
     if (!a || address + bytes > a->base + a->bytes)
         return false;
-    for (uintptr_t at = address & ~(uintptr_t)3; at < address + bytes; at += 4)
-        if (!a->words[(at - a->base) / 4].written)
+    for (uintptr_t at = a->begin(address); at < address + bytes; at += a->unit)
+        if (!a->at(at).written)
             return false;
     return true;
 }
@@ -220,16 +231,18 @@ void check_repeated(thread &t)
     std::vector<repeated_store> all;
     all.swap(t.repeated);
     for (const repeated_store &r : all)
-        if (*r.address != r.value)
+        if (memcmp(r.address, &r.value, r.bytes) != 0)
             report_race(t, WRITE, "write of another value", r.other, r.address, r.pc);
 }
 
-void check_write(thread &t, word &w, const void *address, const void *pc)
+void check_write(thread &t, word &w, const void *address, u32 bytes, const void *pc)
 {
-    if (repeats(t, w, pc))
-        t.repeated.push_back({(const u32 *)address, *(const u32 *)address, w.write, pc});
-    else
+    if (repeats(t, w, pc)) {
+        t.repeated.push_back({(const uint8_t *)address, 0, bytes, w.write, pc});
+        memcpy(&t.repeated.back().value, address, bytes);
+    } else {
         check_after_write(t, w, WRITE, address, pc);
+    }
     for (const access_mark &r : w.reads)
         if (!happened(r.when, t))
             report_race(t, WRITE, "read", r, address, pc);
@@ -253,7 +266,8 @@ static void add_read(thread &t, word &w, const epoch &now, const void *pc)
     w.reads.push_back({now, pc});
 }
 
-static void touch_word(thread &t, word &w, access_kind kind, const void *address, bool shared, const void *pc)
+static void touch_word(thread &t, word &w, access_kind kind, const void *address, u32 bytes, bool shared,
+                       const void *pc)
 {
     const epoch now = {t.block->cluster->id, t.actor, t.clock.of(t.actor)};
     renew(w);
@@ -262,7 +276,7 @@ static void touch_word(thread &t, word &w, access_kind kind, const void *address
             report("constant", &t, pc, "%s %p, which was read as constant memory in this launch", name_of(kind),
                    address);
         if (kind == WRITE) {
-            check_write(t, w, address, pc);
+            check_write(t, w, address, bytes, pc);
         } else {
             check_after_write(t, w, kind, address, pc);
             if (!w.written)
@@ -315,7 +329,7 @@ static bool in_params(uintptr_t address, size_t bytes)
 void touch_shared(thread &t, block &of, u32 offset, u32 bytes, access_kind kind, const void *pc)
 {
     for (u32 at = offset & ~3u; at < offset + bytes; at += 4)
-        touch_word(t, of.words[at / 4], kind, of.shared + at, true, pc);
+        touch_word(t, of.words[at / 4], kind, of.shared + at, 4, true, pc);
 }
 
 void touch(thread &t, const void *pointer, size_t bytes, access_kind kind, const void *pc)
@@ -339,8 +353,8 @@ void touch(thread &t, const void *pointer, size_t bytes, access_kind kind, const
         report("outside", &t, pc, "%s %zu bytes at %p: not within any allocation%s", name_of(kind), bytes, pointer,
                a ? ", but at the end of one" : "");
     }
-    for (uintptr_t at = address & ~(uintptr_t)3; at < address + bytes; at += 4)
-        touch_word(t, a->words[(at - a->base) / 4], kind, (const void *)at, false, pc);
+    for (uintptr_t at = a->begin(address); at < address + bytes; at += a->unit)
+        touch_word(t, a->at(at), kind, (const void *)at, (u32)a->unit, false, pc);
 }
 
 // ---- what g++ -fsanitize=thread calls before every load and store

@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Breaks the kernels in one place at a time; the emulator must say so: mutate.py GRID KERNELS [--some N | NAME...]
+"""Breaks the kernels in one place at a time; the emulator must say so:
 
-GRID is the program of grid.c, KERNELS the folder kernels_src. Every mutation replaces one piece of text, found exactly
+    mutate.py GRID TOOLS KERNELS [--some N | NAME...]
+
+GRID is the program of grid.c, TOOLS that of tools.c, KERNELS the folder kernels_src. Every mutation replaces one piece of text, found exactly
 once, in a copy of KERNELS, and names where the emulator must notice and what it must say. --some N runs N of them, other
 ones every time the kernels change. README.md of this folder has the table.
 """
@@ -104,6 +106,27 @@ MUTATIONS = [
     Mutation("memory is touched without the wait for earlier kernels", "decode.cuh",
              "    if (p.flags & SMLA_PROGRAMMATIC_LAUNCH)\n        wait_for_earlier_kernels();\n", "", "90", "launch_flags",
              "early"),
+    # Beside decode.
+    Mutation("totals of warps are read without a barrier", "tool_slots.cuh",
+             "        totals[warp] = own;\n    sync_block();\n", "        totals[warp] = own;\n", "120", "slots",
+             "race unwritten"),
+    Mutation("totals of warps are overwritten while others read", "tool_slots.cuh",
+             "    sync_block();\n#pragma unroll\n    for (int i = 0; i < SLOTS_STEPS; i++)\n        before[i] += earlier;",
+             "    for (int i = 0; i < SLOTS_STEPS; i++)\n        before[i] += earlier;", "80", "slots", "race"),
+    Mutation("columns past the length are looked at", "tool_slots.cuh", "column >= (u32)rows.length", "false", "80",
+             "slots", "values outside"),
+    Mutation("the mask is read past its width", "tool_slots.cuh", "index < p.mask_width && ", "", "120", "slots",
+             "outside values"),
+    Mutation("slots past the cache are written", "tool_append.cuh", "slot >= 0 && slot < p.num_slots", "slot >= 0", "120",
+             "append", "outside"),
+    Mutation("a scale is that of one lane's dims", "tool_append.cuh",
+             "    for (int mask = 1; mask < 32; mask *= 2)\n        largest = larger(largest, shuffle_xor(largest, mask));\n",
+             "", "80", "append", "values"),
+    Mutation("units of work are taken twice", "tool_append.cuh", "unit += (i64)p.blocks * APPEND_WARPS",
+             "unit += APPEND_WARPS", "120", "append", "race"),
+    Mutation("empty parts are read", "tool_merge.cuh", "w == 0.0f || ", "", "120", "merge", "values"),
+    Mutation("dims past the last are merged", "tool_merge.cuh", "if (first + i * 128 < p.value_dim)", "if (true)", "80",
+             "merge", "values outside race"),
 ]
 
 
@@ -127,13 +150,14 @@ def kind_of(output):
     return "nothing" if not found else found[-1][0] or found[-1][1] or "counters"
 
 
-def run(grid, kernels, mutation):
+def run(programs, kernels, mutation):
     with tempfile.TemporaryDirectory() as scratch:
         folder = pathlib.Path(scratch) / "kernels"
         mutated(kernels, mutation, folder)
         environment = {**os.environ, "EMULATOR_KERNELS": str(folder), "EMULATOR_CACHE_DIR": ""}
         try:
-            result = subprocess.run([grid, mutation.device, "test_" + mutation.test], env=environment, timeout=TIMEOUT,
+            program = programs[mutation.file.startswith("tool_")]
+            result = subprocess.run([program, mutation.device, "test_" + mutation.test], env=environment, timeout=TIMEOUT,
                                     stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
         except subprocess.TimeoutExpired:
             return "timeout", ""
@@ -152,6 +176,7 @@ def choose(some, kernels):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("grid")
+    parser.add_argument("tools")
     parser.add_argument("kernels", type=pathlib.Path)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--some", type=int)
@@ -163,7 +188,7 @@ def main():
     check_texts(options.kernels)
     missed = 0
     with concurrent.futures.ThreadPoolExecutor(WORKERS) as pool:
-        results = pool.map(lambda m: run(options.grid, options.kernels, m), chosen)
+        results = pool.map(lambda m: run((options.grid, options.tools), options.kernels, m), chosen)
         for mutation, (kind, output) in zip(chosen, results):
             caught = kind in mutation.kinds.split()
             missed += not caught

@@ -258,7 +258,7 @@ static int module_unload(CUmod_st *)
 
 static int module_get_function(CUfunc_st **function, CUmod_st *module, const char *name)
 {
-    void *entry = dlsym(module->library, name);
+    void *entry = dlsym(module->library, (std::string(name) + "_entry").c_str());
     void *kernel = dlsym(module->library, (std::string(name) + "_kernel").c_str());
     if (!entry || !kernel)
         return 500;
